@@ -1,0 +1,63 @@
+//! The error body of every API and the codes that the native runtime uses.
+
+use serde::{Deserialize, Serialize};
+
+/// The body of every error answer: a stable code for programs, a sentence for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// Stable code, for example `SANDBOX::NOT_FOUND`.
+    pub code: String,
+    /// What went wrong, which field or path, and what to do.
+    pub message: String,
+}
+
+impl ErrorBody {
+    /// An error body from a code of [`code`] and a message.
+    pub fn new(code: &str, message: impl Into<String>) -> Self {
+        Self { code: code.to_owned(), message: message.into() }
+    }
+}
+
+/// Codes of the lifecycle API. The native runtime uses the family `SANDBOX::` with the suffixes of the
+/// published families; plain codes are the published ones.
+pub mod code {
+    #![allow(missing_docs, reason = "each constant is its own documentation: the code that clients see")]
+    pub const MISSING_API_KEY: &str = "MISSING_API_KEY";
+    pub const INVALID_API_KEY: &str = "INVALID_API_KEY";
+    pub const NOT_FOUND: &str = "SANDBOX::SANDBOX_NOT_FOUND";
+    pub const NOT_RUNNING: &str = "SANDBOX::SANDBOX_NOT_RUNNING";
+    pub const NOT_PAUSED: &str = "SANDBOX::SANDBOX_NOT_PAUSED";
+    pub const INVALID_STATE: &str = "SANDBOX::INVALID_STATE";
+    pub const INVALID_EXPIRATION: &str = "SANDBOX::INVALID_EXPIRATION";
+    pub const INVALID_PORT: &str = "SANDBOX::INVALID_PORT";
+    pub const INVALID_ENTRYPOINT: &str = "SANDBOX::INVALID_ENTRYPOINT";
+    pub const INVALID_PARAMETER: &str = "SANDBOX::INVALID_PARAMETER";
+    pub const INVALID_REQUEST_BODY: &str = "SANDBOX::INVALID_REQUEST_BODY";
+    pub const INVALID_METADATA_LABEL: &str = "SANDBOX::INVALID_METADATA_LABEL";
+    pub const RESERVED_METADATA_LABEL: &str = "INVALID_METADATA_LABEL";
+    pub const INVALID_METADATA_FORMAT: &str = "INVALID_METADATA_FORMAT";
+    pub const NOT_SUPPORTED: &str = "SANDBOX::API_NOT_SUPPORTED";
+    pub const UNSUPPORTED_POOL_REF: &str = "SANDBOX::UNSUPPORTED_POOL_REF";
+    pub const IMAGE_PULL_FAILED: &str = "SANDBOX::SANDBOX_IMAGE_PULL_FAILED";
+    pub const START_FAILED: &str = "SANDBOX::SANDBOX_START_FAILED";
+    pub const DELETE_FAILED: &str = "SANDBOX::SANDBOX_DELETE_FAILED";
+    pub const PAUSE_FAILED: &str = "SANDBOX::SANDBOX_PAUSE_FAILED";
+    pub const RESUME_FAILED: &str = "SANDBOX::SANDBOX_RESUME_FAILED";
+    pub const INTERNAL_ERROR: &str = "SANDBOX::INTERNAL_ERROR";
+    /// The one code that the published Python client retries during its look-ups.
+    pub const POD_IP_NOT_AVAILABLE: &str = "KUBERNETES::POD_IP_NOT_AVAILABLE";
+    pub const SNAPSHOT_NOT_IMPLEMENTED: &str = "SNAPSHOT::NOT_IMPLEMENTED";
+    pub const POOL_NOT_SUPPORTED: &str = "SANDBOX::POOL_NOT_SUPPORTED";
+    pub const TEMPLATE_NOT_SUPPORTED: &str = "SANDBOX::TEMPLATE_NOT_SUPPORTED";
+    pub const POLICY_NOT_SUPPORTED: &str = "SANDBOX::NETWORK_POLICY_NOT_SUPPORTED";
+    pub const DIAGNOSTICS_SCOPE_UNSUPPORTED: &str = "DIAGNOSTICS_SCOPE_UNSUPPORTED";
+    pub const INVALID_VOLUME: &str = "VOLUME::INVALID_BACKEND";
+    pub const HOST_PATH_NOT_ALLOWED: &str = "VOLUME::HOST_PATH_NOT_ALLOWED";
+    pub const BACKEND_CONNECTION_FAILED: &str = "BACKEND_CONNECTION_FAILED";
+    pub const BACKEND_RESPONSE_FAILED: &str = "BACKEND_RESPONSE_FAILED";
+    pub const BACKEND_TIMEOUT: &str = "BACKEND_TIMEOUT";
+    pub const MISSING_OR_INVALID_SECURE_ACCESS: &str = "MISSING_OR_INVALID_SECURE_ACCESS";
+    pub const TOO_MANY_REQUESTS: &str = "SANDBOX::TOO_MANY_REQUESTS";
+    pub const ROUTE_NOT_FOUND: &str = "SANDBOX::ROUTE_NOT_FOUND";
+    pub const METHOD_NOT_ALLOWED: &str = "SANDBOX::METHOD_NOT_ALLOWED";
+}

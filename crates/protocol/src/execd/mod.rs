@@ -1,0 +1,1 @@
+//! Types of the execd API (the daemon inside a sandbox).
