@@ -5,6 +5,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(test)]
+mod tests;
+
 /// Identifier of a sandbox: a lower-case UUID, never reused.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -74,6 +77,55 @@ pub struct SandboxSpec {
     /// Whether the sandbox ends with the engine that made it (`osb run` without a server).
     #[serde(default)]
     pub leased: bool,
+}
+
+impl SandboxSpec {
+    /// The argument vector to start: as asked, except that a single element with a space in it is split into
+    /// words as a shell does (published behaviour). Quotes that do not close leave it as it is.
+    pub fn argv(&self) -> Vec<String> {
+        match self.entrypoint.as_slice() {
+            [line] if line.contains(' ') => words(line).filter(|words| !words.is_empty()).unwrap_or_else(|| self.entrypoint.clone()),
+            argv => argv.to_vec(),
+        }
+    }
+}
+
+/// Splits at blanks; single quotes keep everything, double quotes everything but `\"` and `\\`, a backslash one character.
+fn words(line: &str) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut chars = line.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            ' ' | '\t' | '\n' => words.extend(word.take()),
+            '\'' => {
+                let word = word.get_or_insert_default();
+                loop {
+                    match chars.next()? {
+                        '\'' => break,
+                        c => word.push(c),
+                    }
+                }
+            }
+            '"' => {
+                let word = word.get_or_insert_default();
+                loop {
+                    match chars.next()? {
+                        '"' => break,
+                        '\\' => match chars.next()? {
+                            c @ ('"' | '\\') => word.push(c),
+                            c => word.extend(['\\', c]),
+                        },
+                        c => word.push(c),
+                    }
+                }
+            }
+            '\\' => word.get_or_insert_default().push(chars.next()?),
+            c => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    Some(words)
 }
 
 /// Operating system and architecture.
