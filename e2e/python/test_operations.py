@@ -173,15 +173,13 @@ def refuse(statuses, answer):
     assert answer.json()["code"] and answer.json()["message"], answer.text
 
 
-def test_the_daemon_is_closed_without_its_token(raw_sandbox):
+@pytest.mark.parametrize("path", ["/ping", "/metrics", "/metrics/watch"])
+def test_the_daemon_is_closed_without_its_token(raw_sandbox, path):
     _, execd = raw_sandbox
-    assert execd.get("/ping").status_code == 200
-    bare = httpx.get(f"{execd.base_url}ping".replace("//ping", "/ping"))
-    refuse({401}, bare)
-    wrong = httpx.get(
-        f"{str(execd.base_url).rstrip('/')}/ping", headers={"X-EXECD-ACCESS-TOKEN": "nonsense"}
-    )
-    refuse({401}, wrong)
+    url = f"{str(execd.base_url).rstrip('/')}{path}"
+    refuse({401}, httpx.get(url))
+    refuse({401}, httpx.get(url, headers={"X-EXECD-ACCESS-TOKEN": "nonsense"}))
+    refuse({401}, httpx.get(url, headers={"OPEN-SANDBOX-API-KEY": "nonsense"}))
 
 
 def command_id(answer):
