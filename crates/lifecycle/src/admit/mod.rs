@@ -1,0 +1,335 @@
+//! Decides whether a create request can be obeyed: the only place that says "unsupported".
+//!
+//! Pure. Takes the wire type in and gives the domain's [`SandboxSpec`] out, or a [`Refusal`] that names the
+//! field and what to do. Every field is obeyed or refused; none is ignored.
+
+use std::collections::BTreeMap;
+
+use protocol::error::code;
+use protocol::lifecycle::{CreateSandboxRequest, ImageSpec, NetworkPolicy, PlatformSpec};
+
+use crate::runtime::{Capabilities, PullAuth};
+use crate::spec::{HOST_IMAGE, Platform, SandboxSpec};
+
+mod labels;
+mod limits;
+#[cfg(test)]
+mod tests;
+
+pub use labels::metadata_patch;
+
+/// Shortest lifetime that can be asked for, in seconds (published).
+pub const MIN_TIMEOUT_SECONDS: i64 = 60;
+/// Longest lifetime that can be represented, in seconds: 1,000 years keep every date below year 9999.
+pub const MAX_TIMEOUT_SECONDS: i64 = 1_000 * 366 * 86_400;
+/// Most environment entries: real requests have tens; the bound keeps a record small.
+pub const MAX_ENV_ENTRIES: usize = 1_000;
+/// Most bytes of one environment entry or argument: the kernel takes 128 KiB for one string.
+pub const MAX_STRING_BYTES: usize = 128 * 1024 - 1;
+/// Most bytes of the whole environment and argument vector: well under the kernel's 2 MiB for both.
+pub const MAX_EXEC_BYTES: usize = 512 * 1024;
+/// Longest image reference: registries allow 255 for the name, a digest adds 72.
+pub const MAX_IMAGE_BYTES: usize = 512;
+/// Prefix of the extensions that are stored and echoed (published).
+const ECHOED_EXTENSIONS: &str = "opensandbox.extensions.";
+
+/// What the operator allows, beyond what the runtime can.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    /// Longest lifetime in seconds; `None` allows any.
+    pub max_timeout_seconds: Option<u64>,
+    /// Whether the sandboxes of this engine end with it (`osb run` without a server).
+    pub leased: bool,
+}
+
+/// A request that can be obeyed.
+#[derive(Clone, Debug)]
+pub struct Admitted {
+    /// What to make; durable.
+    pub spec: SandboxSpec,
+    /// Login for the pull; never stored.
+    pub pull_auth: Option<PullAuth>,
+}
+
+/// A request that cannot be obeyed, with the field at fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// HTTP status: 400, 409 or 422.
+    pub status: u16,
+    /// Code of [`protocol::error::code`].
+    pub code: &'static str,
+    /// Path of the field, for example `resourceLimits.cpu`.
+    pub field: String,
+    /// Names the field, what is wrong and what to do.
+    pub message: String,
+}
+
+impl Refusal {
+    fn new(status: u16, code: &'static str, field: impl Into<String>, problem: impl AsRef<str>) -> Self {
+        let field = field.into();
+        let message = format!("{field}: {}", problem.as_ref());
+        Self { status, code, field, message }
+    }
+
+    /// A value of the wrong form or outside its range, where the published server answers 400.
+    pub(crate) fn bad(field: impl Into<String>, problem: impl AsRef<str>) -> Self {
+        Self::new(400, code::INVALID_PARAMETER, field, problem)
+    }
+
+    /// A request that does not fit its schema, where the published server answers 422.
+    pub(crate) fn invalid(field: impl Into<String>, problem: impl AsRef<str>) -> Self {
+        Self::new(422, code::INVALID_PARAMETER, field, problem)
+    }
+
+    /// A well-formed request for something that does not exist here.
+    pub(crate) fn unsupported(field: impl Into<String>, problem: impl AsRef<str>) -> Self {
+        Self::new(400, code::NOT_SUPPORTED, field, problem)
+    }
+}
+
+/// Decides on a create request.
+///
+/// # Errors
+/// A [`Refusal`] for the first field that cannot be obeyed.
+pub fn admit(request: CreateSandboxRequest, runtime: &Capabilities, rules: &Rules) -> Result<Admitted, Refusal> {
+    refuse_what_does_not_exist(&request)?;
+    let (image, pull_auth) = image(request.image)?;
+    let private_pull = pull_auth.is_some();
+    let entrypoint = entrypoint(request.entrypoint)?;
+    let metadata = request.metadata.unwrap_or_default();
+    labels::check(&metadata)?;
+    let platform = platform(request.platform, runtime)?;
+    let timeout_seconds = timeout(request.timeout, rules)?;
+    network_policy(request.network_policy)?;
+    let Some(asked) = request.resource_limits else {
+        return Err(Refusal::invalid("resourceLimits", "is required; {} takes the defaults"));
+    };
+    let limits = limits::parse(&asked, runtime)?;
+    let env = env(request.env.unwrap_or_default(), &entrypoint)?;
+    let extensions = extensions(request.extensions.unwrap_or_default())?;
+    let spec = SandboxSpec {
+        image,
+        private_pull,
+        platform,
+        entrypoint,
+        env,
+        limits,
+        metadata,
+        extensions,
+        timeout_seconds,
+        leased: rules.leased,
+    };
+    Ok(Admitted { spec, pull_auth })
+}
+
+fn refuse_what_does_not_exist(request: &CreateSandboxRequest) -> Result<(), Refusal> {
+    if let Some(hooks) = &request.lifecycle
+        && !hooks.is_null()
+    {
+        return Err(Refusal::unsupported("lifecycle", "hooks do not exist here yet; run the command after create"));
+    }
+    if request.template_id.is_some() {
+        return Err(Refusal::unsupported("templateId", "templates do not exist here yet; name an image"));
+    }
+    if request.snapshot_id.is_some() {
+        return Err(Refusal::unsupported("snapshotId", "snapshots do not exist here yet; name an image"));
+    }
+    if let Some(requests) = &request.resource_requests
+        && !requests.is_empty()
+    {
+        return Err(Refusal::unsupported(
+            "resourceRequests",
+            "this runtime reserves nothing for a sandbox; leave them out and use resourceLimits",
+        ));
+    }
+    if request.credential_proxy.as_ref().is_some_and(|proxy| proxy.enabled) {
+        if request.network_policy.is_none() {
+            return Err(Refusal::invalid("credentialProxy", "needs a networkPolicy"));
+        }
+        return Err(Refusal::unsupported("credentialProxy", "the credential proxy does not exist here yet; leave it out"));
+    }
+    volumes(request.volumes.as_deref().unwrap_or_default())
+}
+
+fn volumes(volumes: &[serde_json::Value]) -> Result<(), Refusal> {
+    let Some(volume) = volumes.first() else { return Ok(()) };
+    let Some(volume) = volume.as_object() else {
+        return Err(Refusal::invalid("volumes[0]", "must be an object"));
+    };
+    let has = |name: &str| volume.get(name).is_some_and(|v| !v.is_null());
+    match ["host", "pvc", "ossfs"].into_iter().filter(|name| has(name)).collect::<Vec<_>>().as_slice() {
+        ["host"] => Err(Refusal::new(
+            400,
+            code::HOST_PATH_NOT_ALLOWED,
+            "volumes[0].host",
+            "no path of the host is allowed here; upload the files instead",
+        )),
+        ["pvc"] => Err(Refusal::unsupported("volumes[0].pvc", "named volumes do not exist here yet; upload the files instead")),
+        ["ossfs"] => {
+            Err(Refusal::unsupported("volumes[0].ossfs", "bucket volumes do not exist here; upload the files instead"))
+        }
+        _ => Err(Refusal::new(400, code::INVALID_VOLUME, "volumes[0]", "needs exactly one of host, pvc and ossfs")),
+    }
+}
+
+fn image(image: Option<ImageSpec>) -> Result<(String, Option<PullAuth>), Refusal> {
+    let Some(image) = image.filter(|image| !image.uri.trim().is_empty()) else {
+        return Err(Refusal::invalid("image", format!("is required; name an image, for example \"{HOST_IMAGE}\" for this machine's own programs")));
+    };
+    let uri = image.uri.trim();
+    if uri.len() > MAX_IMAGE_BYTES || !uri.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err(Refusal::bad("image.uri", format!("must be an image reference of at most {MAX_IMAGE_BYTES} printable characters without spaces")));
+    }
+    let auth = match image.auth {
+        None => None,
+        Some(auth) => match (auth.username, auth.password) {
+            (None, None) => None,
+            (Some(username), Some(password)) if !username.is_empty() => Some(PullAuth { username, password }),
+            _ => return Err(Refusal::bad("image.auth", "needs both username and password")),
+        },
+    };
+    if auth.is_some() && uri == HOST_IMAGE {
+        return Err(Refusal::bad("image.auth", format!("the image \"{HOST_IMAGE}\" is not pulled; leave the login out")));
+    }
+    Ok((uri.to_owned(), auth))
+}
+
+fn entrypoint(entrypoint: Option<Vec<String>>) -> Result<Vec<String>, Refusal> {
+    let bad = |problem| Refusal::new(400, code::INVALID_ENTRYPOINT, "entrypoint", problem);
+    let Some(argv) = entrypoint else {
+        return Err(bad("is required with an image, for example [\"tail\", \"-f\", \"/dev/null\"]"));
+    };
+    let Some(program) = argv.first() else {
+        return Err(Refusal::invalid("entrypoint", "needs at least one element"));
+    };
+    if program.trim().is_empty() {
+        return Err(bad("the first element is the program and must not be blank"));
+    }
+    if argv.iter().any(|arg| arg.contains('\0')) {
+        return Err(bad("must not contain NUL bytes"));
+    }
+    if argv.iter().any(|arg| arg.len() > MAX_STRING_BYTES) {
+        return Err(bad("an element is longer than the kernel takes (128 KiB); put the data into a file"));
+    }
+    Ok(argv)
+}
+
+fn platform(platform: Option<PlatformSpec>, runtime: &Capabilities) -> Result<Option<Platform>, Refusal> {
+    let Some(platform) = platform else { return Ok(None) };
+    let (os, arch) = (platform.os.trim().to_ascii_lowercase(), platform.arch.trim().to_ascii_lowercase());
+    match os.as_str() {
+        "linux" => {}
+        "windows" => return Err(Refusal::unsupported("platform.os", "Windows sandboxes do not exist here; use linux")),
+        _ => return Err(Refusal::bad("platform.os", format!("\"{os}\" is unknown; use linux"))),
+    }
+    if !["amd64", "arm64"].contains(&arch.as_str()) {
+        return Err(Refusal::bad("platform.arch", format!("\"{arch}\" is unknown; use amd64 or arm64")));
+    }
+    if arch != runtime.arch {
+        let problem = format!("this machine runs {} only", runtime.arch);
+        return Err(Refusal::unsupported("platform.arch", problem));
+    }
+    Ok(Some(Platform { os, arch }))
+}
+
+fn timeout(timeout: Option<i64>, rules: &Rules) -> Result<Option<u64>, Refusal> {
+    let Some(seconds) = timeout else { return Ok(None) };
+    if seconds < MIN_TIMEOUT_SECONDS {
+        let problem = format!("{seconds} is too short; use at least {MIN_TIMEOUT_SECONDS} seconds, or leave it out for no deadline");
+        return Err(Refusal::invalid("timeout", problem));
+    }
+    if seconds > MAX_TIMEOUT_SECONDS {
+        return Err(Refusal::bad("timeout", format!("{seconds} seconds lead to a date that cannot be represented; leave it out for no deadline")));
+    }
+    let seconds = seconds.unsigned_abs();
+    if let Some(max) = rules.max_timeout_seconds.filter(|max| seconds > *max) {
+        return Err(Refusal::bad("timeout", format!("{seconds} is above this server's limit of {max} seconds")));
+    }
+    Ok(Some(seconds))
+}
+
+fn network_policy(policy: Option<NetworkPolicy>) -> Result<(), Refusal> {
+    let Some(policy) = policy else { return Ok(()) };
+    match policy.default_action.as_deref() {
+        None | Some("deny") => {}
+        Some("allow") => {
+            return Err(Refusal::unsupported(
+                "networkPolicy.defaultAction",
+                "sandboxes have no way out yet, so nothing can be allowed; use \"deny\" or leave the policy out",
+            ));
+        }
+        Some(other) => {
+            return Err(Refusal::bad("networkPolicy.defaultAction", format!("\"{other}\" is unknown; use allow or deny")));
+        }
+    }
+    if policy.egress.is_some_and(|rules| !rules.is_empty()) {
+        return Err(Refusal::unsupported(
+            "networkPolicy.egress",
+            "sandboxes have no way out yet, so rules would have no effect; leave them out",
+        ));
+    }
+    Ok(())
+}
+
+fn env(env: BTreeMap<String, Option<String>>, entrypoint: &[String]) -> Result<BTreeMap<String, String>, Refusal> {
+    let mut kept = BTreeMap::new();
+    let mut bytes: usize = entrypoint.iter().map(|arg| arg.len() + 1).sum();
+    for (name, value) in env {
+        let Some(value) = value else { continue };
+        let field = format!("env.{name}");
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(Refusal::bad(field, "a name must not be empty nor contain \"=\" or NUL"));
+        }
+        if value.contains('\0') {
+            return Err(Refusal::bad(field, "a value must not contain NUL bytes"));
+        }
+        if name == "OPENSANDBOX_LIFECYCLE" {
+            return Err(Refusal::invalid(field, "is reserved for the platform"));
+        }
+        if name.starts_with("OPENSANDBOX_EGRESS_") {
+            return Err(Refusal::unsupported(field, "sandboxes have no way out yet, so it would have no effect; leave it out"));
+        }
+        if name.len() + value.len() + 2 > MAX_STRING_BYTES {
+            return Err(Refusal::bad(field, "is longer than the kernel takes (128 KiB); put the data into a file"));
+        }
+        bytes += name.len() + value.len() + 2;
+        kept.insert(name, value);
+    }
+    if kept.len() > MAX_ENV_ENTRIES || bytes > MAX_EXEC_BYTES {
+        let problem = format!("at most {MAX_ENV_ENTRIES} entries and {MAX_EXEC_BYTES} bytes together with the entrypoint");
+        return Err(Refusal::bad("env", problem));
+    }
+    Ok(kept)
+}
+
+fn extensions(extensions: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Refusal> {
+    let mut kept = BTreeMap::new();
+    for (key, value) in extensions {
+        let field = format!("extensions.{key}");
+        match key.as_str() {
+            "poolRef" => {
+                return Err(Refusal::new(400, code::UNSUPPORTED_POOL_REF, field, "pools do not exist here yet; name an image"));
+            }
+            "access.renew.extend.seconds" => {
+                return match value.parse::<u32>() {
+                    Ok(300..=86_400) => Err(Refusal::unsupported(field, "renew on access does not exist here yet; renew by call")),
+                    _ => Err(Refusal::bad(field, format!("\"{value}\" must be an integer from 300 to 86400"))),
+                };
+            }
+            "bootstrap.execd.isolation" => {
+                return Err(Refusal::unsupported(field, "isolated sessions do not exist here yet; leave it out"));
+            }
+            _ if key.starts_with(ECHOED_EXTENSIONS) && key.len() > ECHOED_EXTENSIONS.len() => {
+                kept.insert(key, value);
+            }
+            _ => {
+                return Err(Refusal::bad(
+                    field,
+                    format!("is unknown; keys of your own start with \"{ECHOED_EXTENSIONS}\" and are echoed"),
+                ));
+            }
+        }
+    }
+    Ok(kept)
+}

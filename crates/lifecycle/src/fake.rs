@@ -1,0 +1,207 @@
+//! A runtime without a kernel, for tests of everything above the [`Runtime`] trait.
+//!
+//! Sandboxes are entries in a map. Tests hold creates back, make the next call of a kind fail, and end
+//! sandboxes by hand. Waiting is done without timers, so that any executor can drive it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use crate::runtime::{
+    BoxFuture, Capabilities, Create, Created, ErrorKind, ExecdAddress, Exit, Observed, Pause, Receipt, Runtime, RuntimeError,
+};
+use crate::spec::SandboxId;
+
+/// The calls that can be made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Call {
+    /// [`Runtime::create`].
+    Create,
+    /// [`Runtime::destroy`].
+    Destroy,
+    /// [`Pause::pause`].
+    Pause,
+    /// [`Pause::resume`].
+    Resume,
+}
+
+/// The fake; clones share their sandboxes, as a restarted server shares the machine.
+#[derive(Clone, Default)]
+pub struct FakeRuntime {
+    inner: Arc<Mutex<Inner>>,
+    sockets: PathBuf,
+}
+
+#[derive(Default)]
+struct Inner {
+    sandboxes: BTreeMap<SandboxId, Observed>,
+    failures: BTreeMap<Call, RuntimeError>,
+    held: bool,
+    ended: VecDeque<SandboxId>,
+    wakers: Vec<Waker>,
+    creates: usize,
+}
+
+impl Inner {
+    fn wake(&mut self) {
+        self.wakers.drain(..).for_each(Waker::wake);
+    }
+
+    fn fail(&mut self, call: Call) -> Result<(), RuntimeError> {
+        self.failures.remove(&call).map_or(Ok(()), Err)
+    }
+}
+
+impl FakeRuntime {
+    /// A fake whose execd sockets are looked for as `<sockets>/<id>.sock`.
+    pub fn new(sockets: impl Into<PathBuf>) -> Self {
+        Self { inner: Arc::default(), sockets: sockets.into() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("no panic while the fake is locked")
+    }
+
+    /// Makes the next call of this kind fail.
+    pub fn fail_next(&self, call: Call, kind: ErrorKind, message: &str) {
+        self.lock().failures.insert(call, RuntimeError::new(kind, message));
+    }
+
+    /// Holds every create back until [`FakeRuntime::release`].
+    pub fn hold(&self) {
+        self.lock().held = true;
+    }
+
+    /// Lets held creates go on.
+    pub fn release(&self) {
+        let mut inner = self.lock();
+        inner.held = false;
+        inner.wake();
+    }
+
+    /// Ends a sandbox as if its main process had ended.
+    pub fn end(&self, id: &SandboxId, exit: Exit) {
+        let mut inner = self.lock();
+        inner.sandboxes.insert(id.clone(), Observed::Ended(exit));
+        inner.ended.push_back(id.clone());
+        inner.wake();
+    }
+
+    /// Makes a sandbox vanish behind everybody's back.
+    pub fn vanish(&self, id: &SandboxId) {
+        self.lock().sandboxes.remove(id);
+    }
+
+    /// Puts a sandbox there behind everybody's back.
+    pub fn plant(&self, id: &SandboxId, observed: Observed) {
+        self.lock().sandboxes.insert(id.clone(), observed);
+    }
+
+    /// How many creates were begun.
+    pub fn creates(&self) -> usize {
+        self.lock().creates
+    }
+
+    fn change(&self, id: &SandboxId, call: Call, from: &Observed, to: Observed) -> Result<(), RuntimeError> {
+        let mut inner = self.lock();
+        inner.fail(call)?;
+        match inner.sandboxes.get_mut(id) {
+            Some(now) if now == from || *now == to => *now = to,
+            _ => return Err(RuntimeError::new(ErrorKind::NotFound, format!("sandbox {id} is not there"))),
+        }
+        Ok(())
+    }
+}
+
+impl Runtime for FakeRuntime {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let limits = ["cpu", "memory", "pids", "disk", "inodes"].map(|k| (k.to_owned(), "fake".to_owned()));
+        Capabilities {
+            runtime: "fake".to_owned(),
+            arch: "amd64".to_owned(),
+            mode: "user".to_owned(),
+            pause: true,
+            limits: limits.into(),
+            fractional_cpu: true,
+            network: "none".to_owned(),
+            weaker: vec!["isolates nothing".to_owned()],
+        }
+    }
+
+    fn create<'a>(&'a self, request: Create<'a>) -> BoxFuture<'a, Result<Created, RuntimeError>> {
+        self.lock().creates += 1;
+        (request.progress)("making it".to_owned());
+        Box::pin(poll_fn(move |ctx| {
+            let mut inner = self.lock();
+            if inner.held {
+                inner.wakers.push(ctx.waker().clone());
+                return Poll::Pending;
+            }
+            if let Err(error) = inner.fail(Call::Create) {
+                return Poll::Ready(Err(error));
+            }
+            inner.sandboxes.insert(request.id.clone(), Observed::Running);
+            Poll::Ready(Ok(Created { receipt: Receipt { mode: "user".to_owned(), ..Receipt::default() } }))
+        }))
+    }
+
+    fn destroy<'a>(&'a self, id: &'a SandboxId, _grace: Duration) -> BoxFuture<'a, Result<(), RuntimeError>> {
+        Box::pin(async move {
+            let mut inner = self.lock();
+            inner.fail(Call::Destroy)?;
+            inner.sandboxes.remove(id);
+            Ok(())
+        })
+    }
+
+    fn observe<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<Observed, RuntimeError>> {
+        Box::pin(async move { Ok(self.lock().sandboxes.get(id).cloned().unwrap_or(Observed::Absent)) })
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<SandboxId>, RuntimeError>> {
+        Box::pin(async move { Ok(self.lock().sandboxes.keys().cloned().collect()) })
+    }
+
+    fn next_end(&self) -> BoxFuture<'_, SandboxId> {
+        Box::pin(poll_fn(move |ctx| {
+            let mut inner = self.lock();
+            match inner.ended.pop_front() {
+                Some(id) => Poll::Ready(id),
+                None => {
+                    inner.wakers.push(ctx.waker().clone());
+                    Poll::Pending
+                }
+            }
+        }))
+    }
+
+    fn execd(&self, id: &SandboxId) -> ExecdAddress {
+        ExecdAddress::Unix(self.sockets.join(format!("{id}.sock")))
+    }
+
+    fn console<'a>(&'a self, id: &'a SandboxId, max_bytes: usize) -> BoxFuture<'a, Result<Vec<u8>, RuntimeError>> {
+        let text = format!("console of {id}\n").into_bytes();
+        Box::pin(async move { Ok(text.into_iter().take(max_bytes).collect()) })
+    }
+
+    fn pause(&self) -> Option<&dyn Pause> {
+        Some(self)
+    }
+}
+
+impl Pause for FakeRuntime {
+    fn pause<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<(), RuntimeError>> {
+        Box::pin(async move { self.change(id, Call::Pause, &Observed::Running, Observed::Paused) })
+    }
+
+    fn resume<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<(), RuntimeError>> {
+        Box::pin(async move { self.change(id, Call::Resume, &Observed::Paused, Observed::Running) })
+    }
+}

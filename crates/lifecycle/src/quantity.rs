@@ -1,0 +1,47 @@
+//! Amounts as people write them in resource limits: `512Mi`, `500m`, `1.5`.
+//!
+//! Syntax of the published server: a memory amount is an integer with an optional unit, where `k`, `m`,
+//! `g`, `t` (with or without `b`) count in thousands and `ki`, `mi`, `gi`, `ti` in 1024s, in any letter
+//! case; a cpu amount is a decimal number of cores or an integer with `m` for thousandths.
+
+#[cfg(test)]
+mod tests;
+
+/// Parses a number of bytes; `None` when malformed or beyond 2^63-1.
+pub fn bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let number: u64 = text.get(..digits)?.parse().ok()?;
+    let factor: u64 = match text[digits..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" => 1_000,
+        "m" | "mb" => 1_000_000,
+        "g" | "gb" => 1_000_000_000,
+        "t" | "tb" => 1_000_000_000_000,
+        "ki" | "kib" => 1 << 10,
+        "mi" | "mib" => 1 << 20,
+        "gi" | "gib" => 1 << 30,
+        "ti" | "tib" => 1 << 40,
+        _ => return None,
+    };
+    number.checked_mul(factor).filter(|n| i64::try_from(*n).is_ok())
+}
+
+/// Parses an amount of cpu into thousandths of a core; `None` when malformed, not positive or over a million cores.
+pub fn cpu_millis(text: &str) -> Option<u64> {
+    let text = text.trim();
+    if let Some(millis) = text.strip_suffix('m') {
+        return millis.parse().ok().filter(|n| (1..=1_000_000_000).contains(n));
+    }
+    if !text.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
+        return None;
+    }
+    let cores: f64 = text.parse().ok()?;
+    let millis = (cores * 1000.0).round();
+    (millis >= 1.0 && millis <= 1e9).then_some(millis as u64)
+}
+
+/// Parses a positive count.
+pub fn count(text: &str) -> Option<u64> {
+    text.trim().parse().ok().filter(|n| *n > 0)
+}

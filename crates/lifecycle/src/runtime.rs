@@ -1,0 +1,257 @@
+//! What a runtime must be able to do, as a trait: the border between the domain and kernels or engines.
+//!
+//! Every call is idempotent, may be repeated after a crash, and answers what is, not what was meant. A
+//! capability is an optional trait object ([`Runtime::pause`]): it cannot be claimed and missing.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::spec::{SandboxId, SandboxSpec};
+
+/// A boxed future, so that runtimes can be chosen at run time.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Isolated environments on one kind of engine.
+pub trait Runtime: Send + Sync + 'static {
+    /// Short stable name: `native`, `docker`, ...
+    fn name(&self) -> &'static str;
+
+    /// What this runtime can do on this machine, established once at its start.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Makes and starts the sandbox; returns when its execd answers. A failure leaves nothing behind.
+    fn create<'a>(&'a self, request: Create<'a>) -> BoxFuture<'a, Result<Created, RuntimeError>>;
+
+    /// Ends the sandbox and removes everything of it; unknown ids succeed. `grace` lies between TERM and KILL.
+    fn destroy<'a>(&'a self, id: &'a SandboxId, grace: Duration) -> BoxFuture<'a, Result<(), RuntimeError>>;
+
+    /// What the kernel or engine says of the sandbox now.
+    fn observe<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<Observed, RuntimeError>>;
+
+    /// Every sandbox of which anything exists here, whether or not somebody remembers it.
+    fn list(&self) -> BoxFuture<'_, Result<Vec<SandboxId>, RuntimeError>>;
+
+    /// Waits until some sandbox has ended by itself. A hint: callers also observe periodically.
+    fn next_end(&self) -> BoxFuture<'_, SandboxId>;
+
+    /// Where the sandbox's execd listens. Pure: answers for any id.
+    fn execd(&self, id: &SandboxId) -> ExecdAddress;
+
+    /// The last `max_bytes` of what the main process wrote to its standard output and error.
+    fn console<'a>(&'a self, id: &'a SandboxId, max_bytes: usize) -> BoxFuture<'a, Result<Vec<u8>, RuntimeError>>;
+
+    /// Pausing, if this runtime can.
+    fn pause(&self) -> Option<&dyn Pause>;
+}
+
+/// Freezing with memory kept.
+pub trait Pause: Send + Sync {
+    /// Freezes every process of the sandbox.
+    fn pause<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<(), RuntimeError>>;
+    /// Thaws them.
+    fn resume<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<(), RuntimeError>>;
+}
+
+/// One request to make a sandbox.
+pub struct Create<'a> {
+    /// The new sandbox's id.
+    pub id: &'a SandboxId,
+    /// What to make.
+    pub spec: &'a SandboxSpec,
+    /// The token that its execd will demand.
+    pub token: &'a str,
+    /// Login for the image's registry, for this pull only.
+    pub pull_auth: Option<PullAuth>,
+    /// Called with a sentence for people when something slow moves on. Must not block.
+    pub progress: &'a (dyn Fn(String) + Send + Sync),
+}
+
+/// A registry login, for one pull. Its `Debug` shows nothing.
+#[derive(Clone)]
+pub struct PullAuth {
+    /// User name.
+    pub username: String,
+    /// Password or token.
+    pub password: String,
+}
+
+impl std::fmt::Debug for PullAuth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PullAuth(masked)")
+    }
+}
+
+/// A sandbox that answers.
+#[derive(Clone, Debug)]
+pub struct Created {
+    /// What the kernel really applied.
+    pub receipt: Receipt,
+}
+
+/// Where an execd listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExecdAddress {
+    /// A unix socket on this machine.
+    Unix(PathBuf),
+    /// A TCP address.
+    Tcp(SocketAddr),
+}
+
+/// What the kernel or engine says of a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Observed {
+    /// It lives and runs.
+    Running,
+    /// It lives and is frozen.
+    Paused,
+    /// Its main process has ended; leftovers may exist.
+    Ended(Exit),
+    /// Nothing of it exists.
+    Absent,
+}
+
+/// How a sandbox ended: never guessed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Exit {
+    /// The main process ended by itself.
+    Exited {
+        /// Its exit code, 0 to 255.
+        code: i32,
+    },
+    /// The main process was ended by a signal.
+    Signaled {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// The memory limit was reached and the kernel ended the main process for it.
+    Oom {
+        /// A sentence with the limit.
+        detail: String,
+    },
+    /// The main process ended after the process limit was hit.
+    Pids {
+        /// Its exit code, if it had one.
+        code: Option<i32>,
+        /// A sentence with the limit.
+        detail: String,
+    },
+    /// The main process ended while the disk limit was exhausted.
+    Disk {
+        /// Its exit code, if it had one.
+        code: Option<i32>,
+        /// A sentence with the limit.
+        detail: String,
+    },
+    /// A crash made it unknowable.
+    Unknown {
+        /// Why it cannot be known.
+        detail: String,
+    },
+}
+
+/// What was really applied, read back from the kernel. Free of secrets; shown to clients as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Receipt {
+    /// `root` or `user`.
+    pub mode: String,
+    /// First id and number of ids on the host, as in `uid_map`.
+    pub id_range: Option<IdRange>,
+    /// Namespaces that are the sandbox's own: `user`, `mount`, `pid`, `ipc`, `uts`, `net`, `cgroup`.
+    pub namespaces: Vec<String>,
+    /// One entry for each limit: `cpu`, `memory`, `swap`, `pids`, `disk`, `inodes`.
+    pub limits: BTreeMap<String, AppliedLimit>,
+    /// Form of the root filesystem: `overlay (id-mapped)`, ...
+    pub rootfs: String,
+    /// Whether a seccomp filter is in force (`Seccomp: 2`).
+    pub seccomp: bool,
+    /// Whether `no_new_privs` is set.
+    pub no_new_privs: bool,
+    /// Effective capabilities of execd inside its user namespace.
+    pub capabilities: Vec<String>,
+    /// Which way out the sandbox has: `none`.
+    pub network: String,
+    /// What is weaker than on a machine that can do everything, one sentence each.
+    pub weaker: Vec<String>,
+}
+
+/// A range of ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdRange {
+    /// First id on the host.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+}
+
+/// One limit as it stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppliedLimit {
+    /// The value in force; `None` when nothing limits it.
+    pub value: Option<u64>,
+    /// What enforces it: `cgroup v1`, `cgroup v2`, `ext4 image`, `tmpfs`, `rlimit`, `affinity`, `none`.
+    pub by: String,
+}
+
+/// What a runtime can do here: data for `GET /v1/capabilities` and for `admit`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Capabilities {
+    /// The runtime's name.
+    pub runtime: String,
+    /// `amd64` or `arm64`.
+    pub arch: String,
+    /// `root` or `user`.
+    pub mode: String,
+    /// Whether pause and resume exist.
+    pub pause: bool,
+    /// How each limit is enforced: name to means; `none` means that a create that asks for it is refused.
+    pub limits: BTreeMap<String, String>,
+    /// Whether fractions of a core can be enforced.
+    pub fractional_cpu: bool,
+    /// Which network a sandbox has: `none` until there is a way out.
+    pub network: String,
+    /// What is weaker here, one sentence each.
+    pub weaker: Vec<String>,
+}
+
+/// Why a runtime could not do what was asked.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct RuntimeError {
+    /// What kind of failure it is.
+    pub kind: ErrorKind,
+    /// Whole sentence with the cause and, where there is one, the remedy. No secrets.
+    pub message: String,
+}
+
+impl RuntimeError {
+    /// An error of this kind.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+}
+
+/// Kinds of failure, for choosing a code and whether to try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The image does not exist or may not be pulled.
+    Image,
+    /// The main process could not be started.
+    Entrypoint,
+    /// The machine is out of something (ids, disk, memory, pids).
+    Exhausted,
+    /// The request asks for what this runtime cannot enforce.
+    Unsupported,
+    /// The sandbox is not there.
+    NotFound,
+    /// The runtime itself failed; worth another try.
+    Internal,
+}

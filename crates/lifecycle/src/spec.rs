@@ -1,0 +1,153 @@
+//! What was admitted: a sandbox's specification in the domain's own types.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+#[cfg(test)]
+mod tests;
+
+/// Identifier of a sandbox: a lower-case UUID, never reused.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SandboxId(String);
+
+impl SandboxId {
+    /// Accepts 1 to 63 characters of `[a-z0-9-]` that neither start nor end with `-`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let ok = !text.is_empty()
+            && text.len() <= 63
+            && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            && !text.starts_with('-')
+            && !text.ends_with('-');
+        ok.then(|| Self(text.to_owned()))
+    }
+
+    /// The identifier as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SandboxId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for SandboxId {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::parse(&text).ok_or_else(|| format!("\"{text}\" is not a sandbox id"))
+    }
+}
+
+impl From<SandboxId> for String {
+    fn from(id: SandboxId) -> Self {
+        id.0
+    }
+}
+
+/// Name of the image that is the machine's own programs, read-only.
+pub const HOST_IMAGE: &str = "host";
+
+/// A sandbox's specification: durable, without secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxSpec {
+    /// Image reference as it was asked for, or [`HOST_IMAGE`].
+    pub image: String,
+    /// Whether the pull was asked for with credentials, which are not kept.
+    pub private_pull: bool,
+    /// The requested platform; echoed only when requested.
+    pub platform: Option<Platform>,
+    /// Argument vector of the main process, at least one element.
+    pub entrypoint: Vec<String>,
+    /// Environment of every process.
+    pub env: BTreeMap<String, String>,
+    /// Limits as asked.
+    pub limits: Limits,
+    /// The user's labels.
+    pub metadata: BTreeMap<String, String>,
+    /// Extensions that are echoed.
+    pub extensions: BTreeMap<String, String>,
+    /// Lifetime in seconds from acceptance; `None` lasts until it is deleted.
+    pub timeout_seconds: Option<u64>,
+    /// Whether the sandbox ends with the engine that made it (`osb run` without a server).
+    #[serde(default)]
+    pub leased: bool,
+}
+
+impl SandboxSpec {
+    /// The argument vector to start: as asked, except that a single element with a space in it is split into
+    /// words as a shell does (published behaviour). Quotes that do not close leave it as it is.
+    pub fn argv(&self) -> Vec<String> {
+        match self.entrypoint.as_slice() {
+            [line] if line.contains(' ') => words(line).filter(|words| !words.is_empty()).unwrap_or_else(|| self.entrypoint.clone()),
+            argv => argv.to_vec(),
+        }
+    }
+}
+
+/// Splits at blanks; single quotes keep everything, double quotes everything but `\"` and `\\`, a backslash one character.
+fn words(line: &str) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut chars = line.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            ' ' | '\t' | '\n' => words.extend(word.take()),
+            '\'' => {
+                let word = word.get_or_insert_default();
+                loop {
+                    match chars.next()? {
+                        '\'' => break,
+                        c => word.push(c),
+                    }
+                }
+            }
+            '"' => {
+                let word = word.get_or_insert_default();
+                loop {
+                    match chars.next()? {
+                        '"' => break,
+                        '\\' => match chars.next()? {
+                            c @ ('"' | '\\') => word.push(c),
+                            c => word.extend(['\\', c]),
+                        },
+                        c => word.push(c),
+                    }
+                }
+            }
+            '\\' => word.get_or_insert_default().push(chars.next()?),
+            c => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    Some(words)
+}
+
+/// Operating system and architecture.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Platform {
+    /// Always `linux` here.
+    pub os: String,
+    /// `amd64` or `arm64`.
+    pub arch: String,
+}
+
+/// Limits as asked; `None` means the runtime's default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Thousandths of a core.
+    pub cpu_millis: Option<u64>,
+    /// Bytes of memory, page cache and tmpfs included.
+    pub memory_bytes: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+    /// Bytes of everything the sandbox writes.
+    pub disk_bytes: Option<u64>,
+    /// Files, directories and links that the sandbox makes.
+    pub disk_inodes: Option<u64>,
+}
