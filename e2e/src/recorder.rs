@@ -30,8 +30,10 @@ use tee::{Tee, Watched};
 /// One line of the report.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Line {
-    /// `api METHOD template`.
+    /// Who answered: `api METHOD template`.
     pub operation: String,
+    /// What was asked for, when the control plane answered in its place.
+    pub asked: Option<String>,
     /// The path that was really asked for.
     pub path: String,
     /// Status of the answer.
@@ -204,6 +206,7 @@ impl Recorder {
             .collect();
         let line = Line {
             operation: finding.operation,
+            asked: finding.asked,
             path: exchange.path.clone(),
             status: exchange.status,
             outcome: match finding.outcome {

@@ -66,8 +66,10 @@ pub enum Outcome {
 /// What was found out about an exchange.
 #[derive(Debug)]
 pub struct Finding {
-    /// `api METHOD template`.
+    /// Who answered: `api METHOD template`.
     pub operation: String,
+    /// What was asked for, when somebody in front of it answered.
+    pub asked: Option<String>,
     /// How it ended.
     pub outcome: Outcome,
     /// What was wrong with it.
@@ -106,9 +108,12 @@ pub fn check(contract: &Contract, exchange: &Exchange) -> Finding {
     let mut violations = Vec::new();
     check_common(exchange, &mut violations);
     let operation = contract.find(&exchange.method, &exchange.path);
+    let name_of = |found: &Operation| format!("{} {}", found.api.name(), found.name);
+    let mut asked = None;
     let operation_name = match operation {
         Some(found) if answered_by_platform(found, exchange) => {
             check_error_body(exchange, &mut violations);
+            asked = Some(name_of(found));
             format!(
                 "lifecycle {} /v1/sandboxes/{{sandbox_id}}/proxy/{{port}}/{{full_path}}",
                 exchange.method
@@ -116,7 +121,7 @@ pub fn check(contract: &Contract, exchange: &Exchange) -> Finding {
         }
         Some(found) => {
             check_operation(found, exchange, &mut violations);
-            format!("{} {}", found.api.name(), found.name)
+            name_of(found)
         }
         None => {
             if outcome == Outcome::Success {
@@ -133,6 +138,7 @@ pub fn check(contract: &Contract, exchange: &Exchange) -> Finding {
     };
     Finding {
         operation: operation_name,
+        asked,
         outcome,
         violations,
     }

@@ -1,7 +1,7 @@
 //! Patterns of `GET /files/search`, matched against a name: `* ? [a-z] [!a] {a,b} \x ** !(...)`.
 
-/// Steps of matching for one name: a pattern built to explode is refused, not obeyed.
-const MAX_STEPS: u32 = 100_000;
+/// Places looked at while matching one name: a pattern built to explode is refused, not obeyed.
+const MAX_STEPS: usize = 1_000_000;
 /// Nesting of groups.
 const MAX_DEPTH: u32 = 16;
 
@@ -122,13 +122,13 @@ fn class(letters: &mut Letters<'_>) -> Result<Token, String> {
 }
 
 /// All places where a match of `tokens` that begins at `start` can end, ascending and each once.
-fn ends(tokens: &[Token], name: &[char], start: usize, steps: &mut u32) -> Result<Vec<usize>, TooComplex> {
+fn ends(tokens: &[Token], name: &[char], start: usize, steps: &mut usize) -> Result<Vec<usize>, TooComplex> {
     let mut places = vec![start];
     for token in tokens {
         let mut next = Vec::new();
         for place in places {
             *steps += 1;
-            if *steps > MAX_STEPS {
+            if *steps + next.len() > MAX_STEPS {
                 return Err(TooComplex);
             }
             match token {
@@ -149,6 +149,7 @@ fn ends(tokens: &[Token], name: &[char], start: usize, steps: &mut u32) -> Resul
                 }
             }
         }
+        *steps += next.len();
         next.sort_unstable();
         next.dedup();
         places = next;
@@ -156,7 +157,7 @@ fn ends(tokens: &[Token], name: &[char], start: usize, steps: &mut u32) -> Resul
     Ok(places)
 }
 
-fn any_ends(alternatives: &[Vec<Token>], name: &[char], start: usize, steps: &mut u32) -> Result<Vec<usize>, TooComplex> {
+fn any_ends(alternatives: &[Vec<Token>], name: &[char], start: usize, steps: &mut usize) -> Result<Vec<usize>, TooComplex> {
     let mut found = Vec::new();
     for tokens in alternatives {
         found.extend(ends(tokens, name, start, steps)?);

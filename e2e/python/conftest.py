@@ -1,0 +1,93 @@
+"""Fixtures: one server for the whole run, a client of each kind, a sandbox per test."""
+
+import json
+import os
+import pathlib
+
+import httpx
+import pytest
+
+import clients
+import osb
+
+
+def pytest_runtest_logreport(report):
+    """One line per finished test for `cargo xtask`, if it asked for that."""
+    path = os.environ.get("OSB_E2E_RESULTS")
+    if not path:
+        return
+    # A test is one line: its call, or the set-up or tear-down that went wrong.
+    if report.when == "call" or report.outcome != "passed":
+        outcome = "ignored" if report.outcome == "skipped" else report.outcome
+        with open(path, "a") as results:
+            results.write(json.dumps({"name": report.nodeid, "outcome": outcome}) + "\n")
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    os.environ["OPENSANDBOX_DISABLE_METRICS"] = ""
+    scratch = tmp_path_factory.mktemp("osb")
+    # pytest keeps its directories to their owner; the server of an ordinary user lives below.
+    for parent in (scratch.parent, scratch.parent.parent):
+        parent.chmod(0o755)
+    report = os.environ.get("OSB_E2E_REPORT")
+    started = osb.Server(
+        scratch,
+        user=os.environ.get("OSB_E2E_USER") or None,
+        report=pathlib.Path(report) if report else None,
+    )
+    yield started
+    started.stop()
+
+
+@pytest.fixture(params=["sync", "async"])
+def client(request, server):
+    made = clients.Client(request.param, server.domain, server.key)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def sandbox(client):
+    return client.create()
+
+
+@pytest.fixture(scope="session")
+def raw(server):
+    """Plain HTTP with the key, for what the published client cannot send."""
+    with httpx.Client(
+        base_url=f"http://{server.domain}/v1",
+        headers={"OPEN-SANDBOX-API-KEY": server.key, "User-Agent": "raw"},
+        timeout=60,
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def raw_sandbox(raw):
+    """A running sandbox by plain HTTP: its id and a client of its daemon."""
+    answer = raw.post("/sandboxes", json=minimal())
+    assert answer.status_code == 202, answer.text
+    sandbox_id = answer.json()["id"]
+    endpoint = raw.get(f"/sandboxes/{sandbox_id}/endpoints/44772")
+    assert endpoint.status_code == 200, endpoint.text
+    where = endpoint.json()
+    with httpx.Client(
+        base_url=f"http://{where['endpoint']}",
+        headers={**where["headers"], "User-Agent": "raw"},
+        timeout=60,
+    ) as execd:
+        yield sandbox_id, execd
+    raw.delete(f"/sandboxes/{sandbox_id}")
+
+
+def minimal(**changes):
+    """The smallest good create body, changed."""
+    body = {
+        "image": {"uri": "host"},
+        "entrypoint": ["sleep", "infinity"],
+        "timeout": 300,
+        "resourceLimits": {},
+    }
+    body.update(changes)
+    return {key: value for key, value in body.items() if value is not ...}

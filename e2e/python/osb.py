@@ -1,0 +1,119 @@
+"""Starts a server of its own, with the contract recorder in front of it."""
+
+import json
+import os
+import pathlib
+import pwd
+import shutil
+import subprocess
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+
+# Seconds in which a server must be ready; the target is 50 ms, a loaded machine is slower.
+READY_SECONDS = 20
+# Seconds in which a stopped server must be gone.
+STOP_SECONDS = 20
+
+
+def binary(variable, name):
+    """The built program: from the environment, else from the target directory."""
+    chosen = os.environ.get(variable)
+    if chosen:
+        return pathlib.Path(chosen)
+    for candidate in sorted(TARGET.glob(f"*/release/{name}")) + [TARGET / "release" / name]:
+        if candidate.exists():
+            return candidate
+    raise RuntimeError(f"{name} is not built: cargo build --release -p osb -p e2e")
+
+
+class Server:
+    """One `osb server` with its own data directory and, if a report is named, a recorder."""
+
+    def __init__(self, scratch, user=None, report=None, environment=None):
+        self.scratch = pathlib.Path(scratch)
+        self.data = self.scratch / "data"
+        self.user = pwd.getpwnam(user) if user else None
+        self.report = report
+        self.log_path = self.scratch / "server.log"
+        self.scratch.chmod(0o755)
+        self.data.mkdir()
+        # The user of the second run cannot look into a checkout of root's.
+        self.program = self.scratch / "osb"
+        shutil.copy2(binary("OSB_BIN", "osb"), self.program)
+        self.program.chmod(0o755)
+        self.environment = {
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": self.user.pw_dir if self.user else "/root",
+            "OSB_DATA_DIR": str(self.data),
+            **(environment or {}),
+        }
+        if self.user:
+            os.chown(self.data, self.user.pw_uid, self.user.pw_gid)
+        self.recorder = None
+        self.process = None
+        self.start()
+
+    def identity(self):
+        if not self.user:
+            return {}
+        return {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []}
+
+    def start(self):
+        log = open(self.log_path, "ab")
+        ready = self.data / "server.json"
+        ready.unlink(missing_ok=True)
+        self.process = subprocess.Popen(
+            [self.program, "server", "--host", "127.0.0.1", "--port", "0"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=self.environment,
+            cwd="/",
+            start_new_session=True,
+            **self.identity(),
+        )
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            try:
+                self.facts = json.loads(ready.read_text())
+                break
+            except (FileNotFoundError, json.JSONDecodeError):
+                pass
+            if self.process.poll() is not None:
+                raise RuntimeError(f"server ended with {self.process.returncode}:\n{self.log()}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"server not ready after {READY_SECONDS} s:\n{self.log()}")
+            time.sleep(0.01)
+        self.url = self.facts["url"]
+        self.direct = self.url.split("://")[1].rstrip("/")
+        self.key = (self.data / "api-key").read_text().strip()
+        self.domain = self.direct
+        if self.report:
+            self.recorder = subprocess.Popen(
+                [
+                    binary("OSB_RECORDER", "recorder"),
+                    "--upstream", self.direct,
+                    "--report", str(self.report),
+                    "--specs", str(ROOT / "specs"),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            self.domain = self.recorder.stdout.readline().strip()
+            if not self.domain:
+                raise RuntimeError("the recorder did not start")
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")[-6000:]
+
+    def stop(self):
+        if self.recorder:
+            self.recorder.stdin.close()
+            self.recorder.wait(STOP_SECONDS)
+        self.process.terminate()
+        code = self.process.wait(STOP_SECONDS)
+        if code != 0:
+            raise RuntimeError(f"server ended with {code}:\n{self.log()}")

@@ -1,0 +1,222 @@
+//! Starts `osb server` with a data directory of its own and knows its processes.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use tempfile::TempDir;
+
+use crate::client::Client;
+
+/// How long a server may take to be ready on a loaded machine; the target is 50 ms.
+const READY: Duration = Duration::from_secs(20);
+/// How long a clean stop may take.
+const STOP: Duration = Duration::from_secs(20);
+/// Between two looks at a file or process that has no event to wait for.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A running server; it is stopped and its directory removed when dropped.
+pub struct Server {
+    child: Child,
+    scratch: TempDir,
+    program: PathBuf,
+    facts: Facts,
+    key: String,
+}
+
+/// What a running server tells about itself in its data directory.
+#[derive(Clone, Debug, Deserialize)]
+struct Facts {
+    url: String,
+}
+
+impl Server {
+    /// Starts a server with an empty data directory.
+    ///
+    /// # Errors
+    /// The program is not built, or the server does not become ready.
+    pub fn start() -> Result<Self> {
+        let scratch = tempfile::Builder::new().prefix("osb-e2e-").tempdir()?;
+        set_mode(scratch.path(), 0o755)?;
+        let data = scratch.path().join("data");
+        fs::create_dir(&data)?;
+        // A copy: its path tells this server's processes from everybody else's.
+        let program = scratch.path().join("osb");
+        let built = built("OSB_BIN", "osb")?;
+        fs::copy(&built, &program).with_context(|| format!("copy {}", built.display()))?;
+        let (child, facts) = launch(&program, scratch.path())?;
+        let key = fs::read_to_string(data.join("api-key")).context("read the API key")?;
+        Ok(Self { child, scratch, program, facts, key: key.trim().to_owned() })
+    }
+
+    /// Starts it again after its supervisor was killed, over the same data.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn start_again(&mut self) -> Result<()> {
+        let _ = self.child.kill();
+        self.child.wait().context("reap the old server")?;
+        let (child, facts) = launch(&self.program, self.scratch.path())?;
+        self.child = child;
+        self.facts = facts;
+        Ok(())
+    }
+
+    /// The server's data directory.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.scratch.path().join("data")
+    }
+
+    /// A client with the server's key.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client::new(self.facts.url.trim_end_matches('/'), &self.key)
+    }
+
+    /// The process that was started.
+    #[must_use]
+    pub fn supervisor(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The living processes of this server by role: `server`, `api-server`, `jailer`, ...
+    /// (the first argument after the program's name). Monitors are listed with the jailer's role.
+    #[must_use]
+    pub fn processes(&self) -> BTreeMap<u32, String> {
+        processes_of(&self.program)
+    }
+
+    /// The one process of a role that is a child of the supervisor.
+    #[must_use]
+    pub fn child_of_role(&self, role: &str) -> Option<u32> {
+        self.processes().into_iter().find_map(|(pid, found)| {
+            (found == role && parent(pid) == Some(self.supervisor())).then_some(pid)
+        })
+    }
+
+    /// What the server wrote to its standard error.
+    #[must_use]
+    pub fn log(&self) -> String {
+        tail(&self.scratch.path().join("server.log"))
+    }
+
+    /// Asks the server to stop and waits for its end.
+    ///
+    /// # Errors
+    /// It does not end in time, or not with 0.
+    pub fn stop(&mut self) -> Result<()> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        let deadline = Instant::now() + STOP;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                anyhow::ensure!(status.success(), "server ended with {status}:\n{}", self.log());
+                return Ok(());
+            }
+            std::thread::sleep(LOOK);
+        }
+        bail!("server still runs {STOP:?} after TERM:\n{}", self.log());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait()
+            && self.stop().is_err()
+        {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn launch(program: &Path, scratch: &Path) -> Result<(Child, Facts)> {
+    let data = scratch.join("data");
+    let ready = data.join("server.json");
+    let _ = fs::remove_file(&ready);
+    let log = File::options().create(true).append(true).open(scratch.join("server.log"))?;
+    let mut child = Command::new(program)
+        .args(["server", "--host", "127.0.0.1", "--port", "0"])
+        .env_clear()
+        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("HOME", std::env::var_os("HOME").unwrap_or_default())
+        .env("OSB_DATA_DIR", &data)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .with_context(|| format!("start {}", program.display()))?;
+    let deadline = Instant::now() + READY;
+    loop {
+        if let Ok(text) = fs::read(&ready)
+            && let Ok(facts) = serde_json::from_slice::<Facts>(&text)
+        {
+            return Ok((child, facts));
+        }
+        let log = || tail(&scratch.join("server.log"));
+        if let Some(status) = child.try_wait()? {
+            bail!("server ended with {status} before it was ready:\n{}", log());
+        }
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            let _ = child.wait();
+            bail!("server not ready after {READY:?}:\n{}", log());
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// A built program: named by an environment variable, else in the target directory
+/// next to the running test.
+///
+/// # Errors
+/// It is not there.
+pub fn built(variable: &str, name: &str) -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os(variable) {
+        return Ok(path.into());
+    }
+    let test = std::env::current_exe()?;
+    let beside = test.ancestors().nth(2).map(|directory| directory.join(name));
+    match beside {
+        Some(path) if path.exists() => Ok(path),
+        _ => bail!("{name} is not built: cargo build --release -p osb, or name it in {variable}"),
+    }
+}
+
+/// Every living process whose executable is `program`, with its role.
+pub(crate) fn processes_of(program: &Path) -> BTreeMap<u32, String> {
+    let mut found = BTreeMap::new();
+    for pid in crate::census::pids() {
+        let Ok(executable) = fs::read_link(format!("/proc/{pid}/exe")) else { continue };
+        if executable != program {
+            continue;
+        }
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let role = line.split(|byte| *byte == 0).nth(1).unwrap_or_default();
+        found.insert(pid, String::from_utf8_lossy(role).into_owned());
+    }
+    found
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:")).and_then(|rest| rest.trim().parse().ok())
+}
+
+fn tail(path: &Path) -> String {
+    const SHOWN_BYTES: usize = 8_000;
+    let text = fs::read(path).unwrap_or_default();
+    String::from_utf8_lossy(&text[text.len().saturating_sub(SHOWN_BYTES)..]).into_owned()
+}
+
+fn set_mode(path: &Path, mode: u32) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    Ok(())
+}

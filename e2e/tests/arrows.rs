@@ -1,0 +1,95 @@
+//! The dependencies between crates are the ones of the design, and the map names real places.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Crate, and the crates of this workspace it may depend on. A crate that is not listed may not exist.
+const ARROWS: [(&str, &[&str]); 10] = [
+    ("protocol", &[]),
+    ("telemetry", &[]),
+    ("image", &[]),
+    ("lifecycle", &["protocol"]),
+    ("execd", &["protocol"]),
+    ("runtime-native", &["protocol", "lifecycle", "image"]),
+    ("server", &["protocol", "lifecycle", "telemetry", "image", "runtime-native"]),
+    (
+        "osb",
+        &["protocol", "lifecycle", "telemetry", "image", "runtime-native", "server"],
+    ),
+    ("e2e", &[]),
+    ("xtask", &[]),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn metadata() -> Value {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON")
+}
+
+#[test]
+fn crates_depend_on_each_other_as_designed() {
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().expect("packages");
+    let names: BTreeSet<&str> = packages.iter().filter_map(|package| package["name"].as_str()).collect();
+    let allowed: BTreeMap<&str, &[&str]> = ARROWS.into_iter().collect();
+    let mut wrong = Vec::new();
+    for package in packages {
+        let name = package["name"].as_str().expect("a package has a name");
+        let Some(arrows) = allowed.get(name) else {
+            wrong.push(format!("{name} is not in the design"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().expect("dependencies") {
+            let on = dependency["name"].as_str().expect("a dependency has a name");
+            // Tests may lean on more: a development dependency ships nothing.
+            let ships = dependency["kind"].as_str() != Some("dev");
+            if ships && names.contains(on) && !arrows.contains(&on) {
+                wrong.push(format!("{name} must not depend on {on}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_package_carries_the_licence() {
+    let metadata = metadata();
+    for package in metadata["packages"].as_array().expect("packages") {
+        assert_eq!(package["license"], "Apache-2.0", "{}", package["name"]);
+    }
+    assert!(root().join("LICENSE").is_file());
+}
+
+/// Words in backquotes that look like paths of this tree.
+fn paths_named_by(text: &str) -> Vec<String> {
+    let tops = ["crates/", "e2e/", "xtask/", "specs/", "docs/", ".ci/", "deploy/", "sdks/", "fuzz/"];
+    let words = text.split('`').skip(1).step_by(2);
+    let clean = words.map(|word| word.trim_end_matches('/').to_owned());
+    clean.filter(|word| tops.iter().any(|top| format!("{word}/").starts_with(top)) && !word.contains(['*', '<', ' ', '{'])).collect()
+}
+
+#[test]
+fn every_path_that_the_map_names_exists() {
+    let map = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md exists");
+    let named = paths_named_by(&map);
+    assert!(named.len() >= 10, "a map of {} paths is no map", named.len());
+    let missing: Vec<&String> = named.iter().filter(|path| !root().join(path).exists()).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md names what is not there: {missing:?}");
+}
+
+#[test]
+fn paths_are_told_from_other_words() {
+    let text = "see `crates/server/src` and `step()`, `e2e`, `specs/published/`, `crates/*`";
+    assert_eq!(paths_named_by(text), ["crates/server/src", "e2e", "specs/published"]);
+}
