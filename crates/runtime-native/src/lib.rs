@@ -1,1 +1,20 @@
-//! placeholder
+//! The native runtime: sandboxes made of namespaces, an overlay, cgroups and a system-call filter.
+//!
+//! Two halves that share only the words of [`wire`]: the [`jailer`], a single-threaded process with privilege, and
+//! [`NativeRuntime`], which lives in the server without any and asks the jailer.
+
+pub mod cgroup;
+pub mod disk;
+pub mod error;
+pub mod idrange;
+pub mod init;
+pub mod jailer;
+pub mod paths;
+pub mod policy;
+pub mod probe;
+pub mod rootfs;
+pub mod seccomp;
+pub mod state;
+pub mod sys;
+pub mod user;
+pub mod wire;
