@@ -1,4 +1,4 @@
-//! Asking the jailer, from the server: one packet out, one packet back on a socket of the request's own.
+//! Asks the jailer, from a process without privilege and with many tasks.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -8,121 +8,117 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
 
-use crate::error::{Failure, Result};
+use crate::error::{Context, Failure, Result};
 use crate::wire::{self, Reply, Request};
 
-/// How often a request that a dying jailer lost is sent again.
-const MAX_ATTEMPTS: u32 = 4;
+/// How long a request waits for a new jailer after the old one died: the supervisor starts one at once.
+const REPLACEMENT_DEADLINE: Duration = Duration::from_secs(5);
+/// How often a request is put again to a new jailer. Requests are idempotent, so this is safe; a jailer that dies of
+/// the request itself must not take it for ever.
+const ATTEMPTS: u32 = 4;
 
-/// The connection to the jailer; survives the jailer's replacement. Cheap to share behind an `Arc`.
-pub struct JailerClient {
-    socket: watch::Sender<Arc<AsyncFd<OwnedFd>>>,
+/// The server's end of the request socket. Cheap to clone.
+#[derive(Clone)]
+pub struct Client {
+    socket: Arc<watch::Sender<Arc<AsyncFd<OwnedFd>>>>,
 }
 
-/// The jailer or its worker went away before it answered.
-struct Lost;
+/// Why an attempt gave no answer.
+enum Lost {
+    /// The jailer is gone; a new one may answer.
+    Jailer,
+    /// Asking again would not help.
+    Failed(Failure),
+}
 
-impl JailerClient {
-    /// A client on this socket. Needs a running tokio runtime.
-    ///
-    /// # Errors
-    /// When the socket cannot be watched.
+impl Client {
+    /// Asks over this socket. Must be called within a tokio runtime.
     pub fn new(socket: OwnedFd) -> Result<Self> {
-        Ok(Self { socket: watch::Sender::new(watched(socket)?) })
+        let socket = crate::sys::watch(socket).op("watch the jailer's socket")?;
+        Ok(Self { socket: Arc::new(watch::Sender::new(Arc::new(socket))) })
     }
 
-    /// Goes on with another jailer's socket; requests that wait for one wake up.
-    ///
-    /// # Errors
-    /// When the socket cannot be watched; the old one stays then.
+    /// Asks over another socket from now on; waiting requests are put again.
     pub fn replace(&self, socket: OwnedFd) -> Result<()> {
-        self.socket.send_replace(watched(socket)?);
+        let socket = crate::sys::watch(socket).op("watch the jailer's socket")?;
+        self.socket.send_replace(Arc::new(socket));
         Ok(())
     }
 
-    /// Sends a request with its descriptors and waits for the answer. A request that was lost with a jailer is sent
-    /// again: every request may be repeated.
-    ///
-    /// # Errors
-    /// What the jailer says, or that it did not answer within `deadline`.
-    pub async fn ask(
-        &self,
-        request: &Request,
-        fds: &[BorrowedFd<'_>],
-        deadline: Duration,
-    ) -> Result<(Reply, Option<OwnedFd>)> {
-        let until = Instant::now() + deadline;
-        for _ in 0..MAX_ATTEMPTS {
-            let mut jailers = self.socket.subscribe();
-            let socket = jailers.borrow_and_update().clone();
-            match timeout_at(until, attempt(&socket, request, fds)).await {
-                Ok(Ok(Ok((Reply::Failed(failure), _)))) => return Err(failure),
-                Ok(Ok(Ok(answer))) => return Ok(answer),
-                Ok(Ok(Err(Lost))) => {
-                    // Either only the worker died and the jailer is as it was, or another one comes soon.
-                    if !alive(&socket) && timeout_at(until, jailers.changed()).await.is_err() {
-                        return Err(Failure::internal("the jailer is gone and no other one came"));
-                    }
-                }
-                Ok(Err(failure)) => return Err(failure),
-                Err(_) => {
-                    let message = format!("the jailer did not answer within {} s", deadline.as_secs());
-                    return Err(Failure::internal(message));
-                }
+    /// Sends a request and waits for its reply. A [`Reply::Failed`] comes back as the error it carries.
+    pub async fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>], deadline: Duration) -> Result<(Reply, Vec<OwnedFd>)> {
+        let answered = tokio::time::timeout(deadline, self.ask_until_answered(request, fds)).await;
+        let late = || Failure::internal(format!("the jailer did not answer within {} s", deadline.as_secs()));
+        match answered.map_err(|_| late())?? {
+            (Reply::Failed(failure), _) => Err(failure),
+            answer => Ok(answer),
+        }
+    }
+
+    async fn ask_until_answered(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>)> {
+        let mut changes = self.socket.subscribe();
+        for _ in 0..ATTEMPTS {
+            let socket = changes.borrow_and_update().clone();
+            match attempt(&socket, request, fds).await {
+                Ok(answer) => return Ok(answer),
+                Err(Lost::Failed(failure)) => return Err(failure),
+                Err(Lost::Jailer) => {}
+            }
+            // Either a new socket comes, or the same jailer lives and only the child that worked died.
+            let replaced = tokio::time::timeout(REPLACEMENT_DEADLINE, changes.changed()).await;
+            if replaced.is_err() && is_gone(&socket) {
+                break;
             }
         }
-        Err(Failure::internal(format!("the jailer's worker ended without an answer, {MAX_ATTEMPTS} times")))
+        Err(Failure::internal("the jailer died and no other took over; see the server's log"))
     }
 }
 
-fn watched(socket: OwnedFd) -> Result<Arc<AsyncFd<OwnedFd>>> {
-    let watched = crate::sys::watched(socket);
-    watched.map(Arc::new).map_err(|error| Failure::internal(format!("watch the jailer's socket: {error}")))
-}
-
-/// Whether the other end is still there: the jailer never sends on the request socket, so only its end is readable.
-fn alive(socket: &AsyncFd<OwnedFd>) -> bool {
-    let mut buffer = [0u8; 1];
-    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-    matches!(rustix::net::recv(socket.get_ref(), &mut buffer, flags), Err(Errno::AGAIN))
+fn is_gone(socket: &AsyncFd<OwnedFd>) -> bool {
+    let mut byte = [0u8; 1];
+    let received = rustix::net::recv(socket.get_ref(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+    !matches!(received, Err(Errno::AGAIN))
 }
 
 async fn attempt(
     socket: &AsyncFd<OwnedFd>,
     request: &Request,
     fds: &[BorrowedFd<'_>],
-) -> Result<std::result::Result<(Reply, Option<OwnedFd>), Lost>> {
-    let (ours, theirs) = wire::pair().map_err(|errno| Failure::errno("make a reply socket", errno))?;
-    let mut all = vec![theirs.as_fd()];
-    all.extend_from_slice(fds);
+) -> std::result::Result<(Reply, Vec<OwnedFd>), Lost> {
+    let failed = |op: &str, errno: Errno| Lost::Failed(Failure::errno(op, errno));
+    let (ours, theirs) = wire::pair().map_err(|errno| failed("make a reply socket", errno))?;
+    let bytes = serde_json::to_vec(request).map_err(|_| failed("encode a request", Errno::INVAL))?;
+    if bytes.len() > wire::PACKET_BYTES {
+        return Err(failed("send a request", Errno::MSGSIZE));
+    }
     loop {
-        match wire::send(socket.get_ref().as_fd(), request, &all, SendFlags::DONTWAIT) {
+        let mut ready = socket.writable().await.map_err(|_| Lost::Jailer)?;
+        let mut all = vec![theirs.as_fd()];
+        all.extend(fds);
+        match wire::send_bytes(socket.get_ref().as_fd(), &bytes, &all, SendFlags::DONTWAIT) {
             Ok(()) => break,
-            Err(Errno::AGAIN) => {
-                let ready = socket.writable().await;
-                ready.map_err(|error| Failure::internal(format!("watch the jailer's socket: {error}")))?.clear_ready();
-            }
-            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => return Ok(Err(Lost)),
-            Err(errno) => return Err(Failure::errno("send to the jailer", errno)),
+            Err(Errno::AGAIN) => ready.clear_ready(),
+            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => return Err(Lost::Jailer),
+            Err(errno) => return Err(failed("send a request to the jailer", errno)),
         }
     }
-    drop(all);
     drop(theirs);
-    let reply = crate::sys::watched(ours).map_err(|error| Failure::internal(format!("watch a reply socket: {error}")))?;
+    let reply = crate::sys::watch(ours).map_err(|_| failed("watch a reply socket", Errno::IO))?;
     let mut buffer = Vec::new();
     loop {
-        let mut ready = reply.readable().await.map_err(|error| Failure::internal(format!("watch a reply socket: {error}")))?;
+        let mut ready = reply.readable().await.map_err(|_| Lost::Jailer)?;
         match wire::receive_bytes(reply.get_ref().as_fd(), &mut buffer, RecvFlags::DONTWAIT) {
-            Ok(Some((text, mut fds))) => {
+            Ok(Some((text, fds))) => {
                 let answer = serde_json::from_slice(text);
-                let answer = answer.map_err(|error| Failure::internal(format!("read the jailer's answer: {error}")))?;
-                return Ok(Ok((answer, fds.pop())));
+                return match answer {
+                    Ok(answer) => Ok((answer, fds)),
+                    Err(error) => Err(Lost::Failed(Failure::internal(format!("read the jailer's answer: {error}")))),
+                };
             }
-            Ok(None) => return Ok(Err(Lost)),
+            Ok(None) => return Err(Lost::Jailer),
             Err(Errno::AGAIN) => ready.clear_ready(),
-            Err(errno) => return Err(Failure::errno("receive from the jailer", errno)),
+            Err(errno) => return Err(failed("receive the jailer's answer", errno)),
         }
     }
 }

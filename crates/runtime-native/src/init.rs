@@ -155,7 +155,13 @@ fn become_execd(birth: Birth<'_>) -> Result<std::convert::Infallible> {
     sys::bring_loopback_up().op("bring the loopback interface up")?;
     sysctls();
     let shm_bytes = birth.plan.limits.memory_bytes.map_or(DEFAULT_SHM_BYTES, |bytes| (bytes / 2).max(4096));
-    rootfs::enter(sources, &Shape { hostname: birth.plan.id.as_str(), shm_bytes, cgroups: birth.cgroups })?;
+    let shape = Shape {
+        hostname: birth.plan.id.as_str(),
+        working_dir: birth.plan.working_dir.as_deref(),
+        shm_bytes,
+        cgroups: birth.cgroups,
+    };
+    rootfs::enter(sources, &shape)?;
     let boot = match &birth.plan.user {
         Some(user) => crate::user::resolve_into(birth.boot.as_fd(), user)?,
         None => birth.boot.try_clone().op("duplicate the boot configuration")?,

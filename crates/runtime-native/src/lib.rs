@@ -3,9 +3,11 @@
 //! Two halves that share only the words of [`wire`]: the [`jailer`], a single-threaded process with privilege, and
 //! [`NativeRuntime`], which lives in the server without any and asks the jailer.
 
+mod client;
 pub mod cgroup;
 pub mod disk;
 pub mod error;
+mod exits;
 pub mod idrange;
 pub mod init;
 pub mod jailer;
@@ -13,8 +15,13 @@ pub mod paths;
 pub mod policy;
 pub mod probe;
 pub mod rootfs;
+mod runtime;
 pub mod seccomp;
 pub mod state;
 pub mod sys;
+mod unpacker;
 pub mod user;
 pub mod wire;
+
+pub use client::Client;
+pub use runtime::{NativeRuntime, Settings};

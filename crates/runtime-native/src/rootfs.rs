@@ -68,6 +68,8 @@ pub enum Writable {
 pub struct Shape<'a> {
     /// Host name inside.
     pub hostname: &'a str,
+    /// Working directory to make where the image lacks it.
+    pub working_dir: Option<&'a str>,
     /// Bytes of /dev/shm.
     pub shm_bytes: u64,
     /// What to show beneath /sys/fs/cgroup.
@@ -95,6 +97,10 @@ pub fn enter(sources: Sources, shape: &Shape<'_>) -> Result<()> {
     dev(&root, shape)?;
     protect(&root, &null)?;
     etc(&root, shape)?;
+    if let Some(path) = shape.working_dir.and_then(|path| path.strip_prefix('/')).filter(|path| !path.is_empty()) {
+        // One that is reached through a link of the image exists already, or execd will say that it does not.
+        let _ = directory(&root, Path::new(path));
+    }
     pivot(&root)
 }
 

@@ -67,8 +67,8 @@ pub enum Request {
     Unpack {
         /// Digest of the uncompressed layer, 64 hex digits.
         layer: String,
-        /// `none`, `gzip` or `zstd`.
-        compression: String,
+        /// How the blob is packed.
+        compression: image::unpack::Compression,
     },
     /// Say whether a layer is there.
     HasLayer {
@@ -111,11 +111,11 @@ pub enum Reply {
     Console,
     /// A layer was unpacked.
     Unpacked {
-        /// Files, directories and links in it.
-        entries: u64,
-        /// Bytes of file content in it.
-        bytes: u64,
+        /// What came of it.
+        stats: image::unpack::LayerStats,
     },
+    /// A layer could not be unpacked, looked at or removed.
+    UnpackFailed(image::unpack::UnpackError),
     /// Whether something is there.
     Has {
         /// The answer.
@@ -125,6 +125,10 @@ pub enum Reply {
     Host {
         /// Its layer id.
         layer: String,
+        /// Environment of its processes.
+        env: Vec<(String, String)>,
+        /// Their working directory.
+        working_dir: Option<String>,
     },
     /// What this machine can do.
     Probed(Box<Probe>),
@@ -171,6 +175,8 @@ pub struct Plan {
     pub host_programs: bool,
     /// Identity of the image's `USER`, resolved in the sandbox's own `/etc/passwd`.
     pub user: Option<String>,
+    /// Working directory of the image, made if the image lacks it.
+    pub working_dir: Option<String>,
     /// Limits to enforce.
     pub limits: PlanLimits,
     /// Whether a lease comes with the request: the sandbox ends when the other end of that pipe is closed.

@@ -315,11 +315,11 @@ fn perform(jail: &Jail, request: Request, reply: OwnedFd, mut fds: Vec<OwnedFd>,
             Err(failure) => Err(failure),
         },
         Request::Unpack { layer, compression } => {
-            take(&mut fds, "a blob").and_then(|blob| layers::unpack(jail, &layer, &compression, blob))
+            take(&mut fds, "a blob").and_then(|blob| layers::unpack(jail, &layer, compression, blob))
         }
-        Request::HasLayer { layer } => layers::has(jail, &layer).map(|present| Reply::Has { present }),
-        Request::RemoveLayer { layer } => done(layers::remove(jail, &layer)),
-        Request::HostImage => layers::host(jail).map(|layer| Reply::Host { layer }),
+        Request::HasLayer { layer } => layers::has(jail, &layer),
+        Request::RemoveLayer { layer } => layers::remove(jail, &layer),
+        Request::HostImage => layers::host(jail),
         Request::Probe => Ok(Reply::Probed(Box::new(probe::probe(jail)))),
     };
     let message = result.unwrap_or_else(Reply::Failed);

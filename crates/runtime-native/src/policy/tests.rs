@@ -8,6 +8,7 @@ fn plan(layer: &str) -> Plan {
         layers: vec![layer.to_owned()],
         host_programs: false,
         user: None,
+        working_dir: None,
         limits: PlanLimits::default(),
         leased: false,
         start_deadline_ms: 1000,

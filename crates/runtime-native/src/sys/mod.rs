@@ -11,7 +11,7 @@ pub use block::{LoopDevice, attach_loop, shutdown_filesystem};
 pub use process::{
     ChildEnd, ChildSignals, Cloned, Forked, block_child_signal, block_termination, clone_namespaces, close_all_except,
     exec_descriptor, fork, inherited, install_descriptors, install_filter, reset_signals, unshare_cgroup_namespace,
-    wait_any_ended,
+    unshare_network_namespace,    wait_any_ended,
 };
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -93,4 +93,11 @@ pub fn watched(fd: std::os::fd::OwnedFd) -> std::io::Result<tokio::io::unix::Asy
     // SAFETY: an `OwnedFd` always answers with the same descriptor and keeps it open until it is dropped, which
     // `AsyncFd` does only after it has deregistered it.
     unsafe { tokio::io::unix::AsyncFd::register(fd) }.map_err(Into::into)
+}
+
+/// Lets a descriptor be awaited. Must be called within a tokio runtime.
+pub fn watch(fd: std::os::fd::OwnedFd) -> std::io::Result<tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>> {
+    // SAFETY: an `OwnedFd` is the only owner of its descriptor and always names the same one until it is dropped,
+    // which the `AsyncFd` does after it has been deregistered.
+    unsafe { tokio::io::unix::AsyncFd::register(fd) }.map_err(|error| std::io::Error::from(error.into_parts().1))
 }

@@ -58,6 +58,12 @@ pub fn unshare_cgroup_namespace() -> Result<(), Errno> {
     check(unsafe { libc::unshare(libc::CLONE_NEWCGROUP) }.into()).map(drop)
 }
 
+/// Moves the calling process into a network namespace without any interface.
+pub fn unshare_network_namespace() -> Result<(), Errno> {
+    // SAFETY: the flag changes which network the process sees, nothing of its memory or descriptors.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNET) }.into()).map(drop)
+}
+
 /// Takes ownership of a descriptor that this process inherited under a known number.
 pub fn inherited(number: RawFd) -> OwnedFd {
     // SAFETY: the caller passes a number that its parent promised; it is taken once, at the start of the process.

@@ -229,6 +229,7 @@ pub fn plan() -> Plan {
         layers: vec![LAYER.to_owned()],
         host_programs: true,
         user: None,
+        working_dir: None,
         limits: PlanLimits { memory_bytes: Some(256 << 20), pids: Some(256), ..PlanLimits::default() },
         leased: false,
         start_deadline_ms: 20_000,
@@ -236,7 +237,7 @@ pub fn plan() -> Plan {
     }
 }
 
-fn boot(plan: &Plan, script: &str) -> OwnedFd {
+pub fn boot(plan: &Plan, script: &str) -> OwnedFd {
     let config = BootConfig {
         sandbox_id: plan.id.to_string(),
         token: None,
