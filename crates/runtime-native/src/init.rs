@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use rustix::fs::{Mode, OFlags};
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, CapabilitySets, Gid, Uid, remove_capability_from_bounding_set,
@@ -62,7 +62,7 @@ pub struct Birth<'a> {
     pub errors: OwnedFd,
     /// The socket that execd will serve.
     pub listener: OwnedFd,
-    /// execd's boot configuration.
+    /// Where execd's boot configuration will come from.
     pub boot: OwnedFd,
     /// Where execd reports.
     pub status: OwnedFd,
@@ -122,10 +122,14 @@ pub struct ByPath {
 
 /// Becomes execd, or reports why not and ends.
 pub fn run(birth: Birth<'_>) -> ! {
-    let errors = birth.errors.as_fd().try_clone_to_owned();
-    let failure = match become_execd(birth) {
-        Ok(never) => match never {},
-        Err(failure) => failure,
+    // Above all numbers that are closed or overwritten on the way.
+    let errors = lift(birth.errors.as_fd());
+    let failure = match &errors {
+        Ok(errors) => match become_execd(birth, errors) {
+            Ok(never) => match never {},
+            Err(failure) => failure,
+        },
+        Err(failure) => failure.clone(),
     };
     if let (Ok(errors), Ok(text)) = (errors, serde_json::to_vec(&failure)) {
         // The monitor also sees the end of this process.
@@ -134,8 +138,8 @@ pub fn run(birth: Birth<'_>) -> ! {
     std::process::exit(1)
 }
 
-fn become_execd(birth: Birth<'_>) -> Result<std::convert::Infallible> {
-    let mut keep: Vec<i32> = [&birth.control, &birth.errors, &birth.listener, &birth.boot, &birth.status, &birth.console]
+fn become_execd(birth: Birth<'_>, errors: &OwnedFd) -> Result<std::convert::Infallible> {
+    let mut keep: Vec<i32> = [&birth.control, errors, &birth.errors, &birth.listener, &birth.boot, &birth.status, &birth.console]
         .map(|fd| fd.as_raw_fd())
         .to_vec();
     keep.push(birth.execd.as_raw_fd());
@@ -153,7 +157,8 @@ fn become_execd(birth: Birth<'_>) -> Result<std::convert::Infallible> {
     let sources = sources(go, fds, &birth)?;
     rustix::system::sethostname(birth.plan.id.as_str().as_bytes()).op("set the host name")?;
     sys::bring_loopback_up().op("bring the loopback interface up")?;
-    sysctls();
+    let namespace_limits = open_namespace_limits();
+    network_settings();
     let shm_bytes = birth.plan.limits.memory_bytes.map_or(DEFAULT_SHM_BYTES, |bytes| (bytes / 2).max(4096));
     let shape = Shape {
         hostname: birth.plan.id.as_str(),
@@ -162,21 +167,23 @@ fn become_execd(birth: Birth<'_>) -> Result<std::convert::Infallible> {
         cgroups: birth.cgroups,
     };
     rootfs::enter(sources, &shape)?;
-    let boot = match &birth.plan.user {
-        Some(user) => crate::user::resolve_into(birth.boot.as_fd(), user)?,
-        None => birth.boot.try_clone().op("duplicate the boot configuration")?,
-    };
+    for limit in namespace_limits {
+        // The filter and the missing capabilities stand before this last wall.
+        let _ = rustix::io::write(&limit, b"0");
+    }
+    if let Some(user) = &birth.plan.user {
+        let identity = crate::user::look_up(user)?;
+        wire::send(birth.control.as_fd(), &identity, &[], SendFlags::empty()).op("tell who the image's user is")?;
+    }
 
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).op("open /dev/null")?;
-    rustix::fs::seek(&boot, rustix::fs::SeekFrom::Start(0)).op("rewind the boot configuration")?;
     let (status, console) = (birth.status.as_fd(), birth.console.as_fd());
     let execd = lift(birth.execd)?;
-    let errors = lift(birth.errors.as_fd())?;
-    let standard = [null.as_fd(), console, console, birth.listener.as_fd(), boot.as_fd(), status];
+    let standard = [null.as_fd(), console, console, birth.listener.as_fd(), birth.boot.as_fd(), status];
     sys::install_descriptors(&standard).op("arrange descriptors")?;
     sys::close_all_except(&[0, 1, 2, 3, 4, 5, execd.as_raw_fd(), errors.as_raw_fd()]);
     // Their numbers were overwritten or closed just now; dropping them would close a stranger's.
-    std::mem::forget((null, boot, birth.control, birth.errors, birth.listener, birth.boot, birth.status, birth.console));
+    std::mem::forget((null, birth.control, birth.errors, birth.listener, birth.boot, birth.status, birth.console));
 
     limit_resources(&birth.plan.limits, if birth.by_path.is_some() { Weak::ByProcess } else { Weak::Enforced })?;
     sys::reset_signals().op("reset signals")?;
@@ -236,14 +243,20 @@ fn relative(path: &std::path::Path) -> PathBuf {
     path.strip_prefix("/").unwrap_or(path).to_owned()
 }
 
-/// Settings inside the sandbox's own namespaces. A kernel without one of them is not worse off for it: the filter
-/// and the missing capabilities stand behind each.
-fn sysctls() {
+/// Opens the counters of namespaces inside the sandbox's user namespace. They are set to zero only after the root is
+/// built, because detached mounts count as mount namespaces; by then /proc/sys is read-only.
+fn open_namespace_limits() -> Vec<OwnedFd> {
+    let open = |name: &&str| {
+        let path = format!("/proc/sys/user/max_{name}_namespaces");
+        rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+    };
+    NAMESPACE_SYSCTLS.iter().filter_map(open).collect()
+}
+
+/// Settings of the sandbox's own network. A kernel without one of them serves programs a little less.
+fn network_settings() {
     let _ = std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", FIRST_PRIVILEGED_PORT);
     let _ = std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647");
-    for name in NAMESPACE_SYSCTLS {
-        let _ = std::fs::write(format!("/proc/sys/user/max_{name}_namespaces"), "0");
-    }
 }
 
 fn limit_resources(limits: &wire::PlanLimits, weak: Weak) -> Result<()> {

@@ -3,10 +3,11 @@
 //! Runs inside the sandbox's root, so a hostile file harms nobody but its own sandbox; it is bounded all the same.
 
 use std::io::Read;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use protocol::execd::boot::{BootConfig, BootUser};
 use rustix::fs::{MemfdFlags, SeekFrom};
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Failure, Kind, Result};
 
@@ -15,25 +16,30 @@ mod tests;
 
 /// Most bytes read of a user database.
 const DATABASE_BYTES: u64 = 1 << 20;
-/// Most bytes of a boot configuration: the packet that announced it was smaller than its largest environment.
-const BOOT_BYTES: u64 = 4 << 20;
 
-/// Reads the boot configuration, fills the user in, and returns the new one as a memory file.
-pub fn resolve_into(boot: BorrowedFd<'_>, user: &str) -> Result<OwnedFd> {
-    let passwd = read_database("/etc/passwd");
-    let group = read_database("/etc/group");
-    let (identity, home) = resolve(user, &passwd, &group)?;
-    rustix::fs::seek(boot, SeekFrom::Start(0)).op("rewind the boot configuration")?;
-    let mut text = Vec::new();
-    let file = std::fs::File::from(boot.try_clone_to_owned().op("duplicate the boot configuration")?);
-    file.take(BOOT_BYTES).read_to_end(&mut text).op("read the boot configuration")?;
+/// Who the image's `USER` is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The ids.
+    pub user: BootUser,
+    /// The home directory, where the user is known.
+    pub home: Option<String>,
+}
+
+/// Looks the user up in this process's root.
+pub fn look_up(user: &str) -> Result<Identity> {
+    resolve(user, &read_database("/etc/passwd"), &read_database("/etc/group"))
+}
+
+/// Fills the identity into a boot configuration.
+pub fn fill_in(boot: &[u8], identity: Identity) -> Result<Vec<u8>> {
     let mut config: BootConfig =
-        serde_json::from_slice(&text).map_err(|_| Failure::internal("the boot configuration is not valid"))?;
-    config.user = Some(identity);
-    if let Some(home) = home {
+        serde_json::from_slice(boot).map_err(|_| Failure::internal("the boot configuration is not valid"))?;
+    config.user = Some(identity.user);
+    if let Some(home) = identity.home {
         config.env.entry("HOME".to_owned()).or_insert(home);
     }
-    memory_file("boot", &serde_json::to_vec(&config).map_err(|_| Failure::internal("write the boot configuration"))?)
+    serde_json::to_vec(&config).map_err(|_| Failure::internal("write the boot configuration"))
 }
 
 /// A memory file with this content, read from its start.
@@ -58,7 +64,7 @@ fn read_database(path: &str) -> String {
 }
 
 /// `user`, `uid`, `user:group`, `uid:gid` and the mixed forms; also the home directory where the user is known.
-fn resolve(text: &str, passwd: &str, group: &str) -> Result<(BootUser, Option<String>)> {
+fn resolve(text: &str, passwd: &str, group: &str) -> Result<Identity> {
     let (user, wanted_group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
     let unknown = |what: &str, name: &str| {
         Failure::new(Kind::Image, format!("the image's USER names the {what} \"{name}\", which its /etc does not know"))
@@ -91,5 +97,5 @@ fn resolve(text: &str, passwd: &str, group: &str) -> Result<(BootUser, Option<St
             }
         },
     };
-    Ok((BootUser { uid, gid }, home.filter(|home| home.starts_with('/'))))
+    Ok(Identity { user: BootUser { uid, gid }, home: home.filter(|home| home.starts_with('/')) })
 }

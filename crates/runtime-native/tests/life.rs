@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Census, Jailer, plan};
+use common::{Jailer, plan};
 use lifecycle::runtime::Exit;
 use runtime_native::wire::Seen;
 

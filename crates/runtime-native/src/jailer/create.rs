@@ -14,7 +14,7 @@ use lifecycle::spec::SandboxId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use rustix::net::SendFlags;
+use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, getpid};
 use rustix::thread::{Uid, set_thread_res_uid};
 
@@ -38,6 +38,10 @@ const NAMESPACES: i32 = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNET;
 /// Connections that may wait for execd to accept them.
 const LISTEN_BACKLOG: i32 = 1024;
+/// Most bytes of a boot configuration: twenty times the largest environment that a create request can carry.
+const BOOT_BYTES: u64 = 4 << 20;
+/// How long an execd that dropped a connection may take to end.
+const END_DEADLINE: Duration = Duration::from_secs(2);
 /// Most bytes of a failure report from PID 1, which is not yet hostile but bounded like everything.
 const REPORT_BYTES: usize = 64 << 10;
 
@@ -137,12 +141,13 @@ struct Pipes {
     errors: (OwnedFd, OwnedFd),
     status: (OwnedFd, OwnedFd),
     console: (OwnedFd, OwnedFd),
+    boot: (OwnedFd, OwnedFd),
 }
 
 impl Pipes {
     fn new() -> Result<Self> {
         let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).op("make a pipe");
-        Ok(Self { control: wire::pair().op("make a socket pair")?, errors: pipe()?, status: pipe()?, console: pipe()? })
+        Ok(Self { control: wire::pair().op("make a socket pair")?, errors: pipe()?, status: pipe()?, console: pipe()?, boot: pipe()? })
     }
 }
 
@@ -170,7 +175,7 @@ fn make(jail: &Jail, order: Order) -> Result<(Live, Receipt)> {
             control: pipes.control.1,
             errors: pipes.errors.1,
             listener,
-            boot: order.boot,
+            boot: pipes.boot.0,
             status: pipes.status.1,
             console: pipes.console.1,
             execd: jail.execd.as_fd(),
@@ -182,7 +187,7 @@ fn make(jail: &Jail, order: Order) -> Result<(Live, Receipt)> {
             ids: jail.ids(),
         }),
     };
-    drop((listener, pipes.control.1, pipes.errors.1, pipes.status.1, pipes.console.1));
+    drop((listener, pipes.boot.0, pipes.control.1, pipes.errors.1, pipes.status.1, pipes.console.1));
 
     let process = Process::of(pid).ok_or_else(|| Failure::internal("the sandbox's first process ended at once"))?;
     let mut known = State { init: process, slot: slot.map(|slot| slot.0), receipt: None };
@@ -194,13 +199,15 @@ fn make(jail: &Jail, order: Order) -> Result<(Live, Receipt)> {
     send_go(jail, pid, plan, disk.as_ref(), pipes.control.0.as_fd())?;
     await_exec(pipes.errors.0.as_fd(), deadline)?;
 
+    // execd reads its configuration first, so nothing of the user's runs before the kernel's word is taken.
+    let disk_root = disk.as_ref().map(|disk| open_disk(&disk.mount)).transpose()?;
+    let receipt = receipt::read(jail, plan, pid, slot, group.as_ref(), disk_root.as_ref())?;
+    boot_execd(order.boot, plan, pipes.control.0.as_fd(), pipes.boot.1, deadline)?;
     let mut status = StatusReader::new(pipes.status.0);
     let console = pipes.console.0;
     let socket = jail.paths.socket(&plan.id);
     await_execd(&mut status, init.as_fd(), &socket, deadline).map_err(|failure| with_console(failure, &console))?;
 
-    let disk_root = disk.as_ref().map(|disk| open_disk(&disk.mount)).transpose()?;
-    let receipt = receipt::read(jail, plan, pid, slot, group.as_ref(), disk_root.as_ref())?;
     known.receipt = Some(receipt.clone());
     state::store(&jail.paths.sandbox(&plan.id), state::STATE, &known)?;
     let grace = Duration::from_millis(plan.grace_ms);
@@ -347,14 +354,43 @@ fn await_exec(errors: BorrowedFd<'_>, deadline: Instant) -> Result<()> {
     Err(Failure::during(failure, "set up the sandbox"))
 }
 
+/// Hands execd its configuration, with the image's user filled in.
+fn boot_execd(boot: OwnedFd, plan: &Plan, control: BorrowedFd<'_>, to: OwnedFd, deadline: Instant) -> Result<()> {
+    use std::io::{Read, Seek};
+    let mut text = Vec::new();
+    let mut boot = File::from(boot);
+    boot.rewind().op("rewind the boot configuration")?;
+    boot.take(BOOT_BYTES).read_to_end(&mut text).op("read the boot configuration")?;
+    if plan.user.is_some() {
+        let mut buffer = Vec::new();
+        let received = wire::receive_bytes(control, &mut buffer, RecvFlags::DONTWAIT).op("learn the image's user")?;
+        let identity = received.and_then(|(identity, _)| serde_json::from_slice(identity).ok());
+        let identity = identity.ok_or_else(|| Failure::internal("the sandbox did not say who the image's user is"))?;
+        text = crate::user::fill_in(&text, identity)?;
+    }
+    rustix::io::ioctl_fionbio(&to, true).op("write the boot configuration")?;
+    let mut rest = text.as_slice();
+    while !rest.is_empty() {
+        match rustix::io::write(&to, rest) {
+            Ok(count) => rest = &rest[count..],
+            Err(Errno::AGAIN) => wait(&mut [PollFd::new(&to, PollFlags::OUT)], deadline)?,
+            Err(errno) => return Err(Failure::errno("write the boot configuration", errno)),
+        }
+    }
+    Ok(())
+}
+
 /// Waits until execd has said that it is ready and has answered one request, by which time it has also tried to
 /// start the main process.
 fn await_execd(status: &mut StatusReader, init: BorrowedFd<'_>, socket: &std::path::Path, deadline: Instant) -> Result<()> {
     while !status.ready() {
         let ended = {
-            let mut fds = [PollFd::from_borrowed_fd(status.as_fd(), PollFlags::IN), PollFd::from_borrowed_fd(init, PollFlags::IN)];
+            let mut fds = vec![PollFd::from_borrowed_fd(init, PollFlags::IN)];
+            if status.is_open() {
+                fds.push(PollFd::from_borrowed_fd(status.as_fd(), PollFlags::IN));
+            }
             wait(&mut fds, deadline)?;
-            !fds[1].revents().is_empty()
+            !fds[0].revents().is_empty()
         };
         status.read();
         if let Some(why) = status.entrypoint_failure() {
@@ -373,24 +409,28 @@ fn await_execd(status: &mut StatusReader, init: BorrowedFd<'_>, socket: &std::pa
 }
 
 fn ping(init: BorrowedFd<'_>, socket: &std::path::Path, deadline: Instant) -> Result<()> {
+    let failure = match ask_execd(init, socket, deadline) {
+        Ok(()) => return Ok(()),
+        Err(failure) => failure,
+    };
+    // A main process that ends at once ends execd with it, also while it is asked: the exit record tells.
+    let ended = wait(&mut [PollFd::from_borrowed_fd(init, PollFlags::IN)], Instant::now() + END_DEADLINE);
+    ended.map_err(|_| failure)
+}
+
+fn ask_execd(init: BorrowedFd<'_>, socket: &std::path::Path, deadline: Instant) -> Result<()> {
     use std::io::{Read, Write};
     let mut stream = std::os::unix::net::UnixStream::connect(socket).op("connect to execd")?;
     stream.write_all(b"GET /ping HTTP/1.1\r\nHost: sandbox\r\nConnection: close\r\n\r\n").op("ask execd")?;
     stream.set_nonblocking(true).op("ask execd")?;
     loop {
-        let ended = {
-            let mut fds = [PollFd::new(&stream, PollFlags::IN), PollFd::from_borrowed_fd(init, PollFlags::IN)];
-            wait(&mut fds, deadline)?;
-            !fds[1].revents().is_empty()
-        };
+        wait(&mut [PollFd::new(&stream, PollFlags::IN), PollFd::from_borrowed_fd(init, PollFlags::IN)], deadline)?;
         let mut buffer = [0u8; 256];
         match stream.read(&mut buffer) {
             // Any answer will do; it is not ours to judge.
             Ok(count) if count > 0 => return Ok(()),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && !ended => {}
-            // A main process that ends at once ends execd with it: the exit record tells.
-            _ if ended => return Ok(()),
             Ok(_) => return Err(Failure::internal("execd closed the connection without an answer")),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error).op("read execd's answer"),
         }
     }

@@ -4,7 +4,7 @@ const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\napp:x:1000:1001:App:/home/a
 const GROUP: &str = "root:x:0:\nstaff:x:50:app\n";
 
 fn check(text: &str, uid: u32, gid: u32) {
-    let (user, _) = resolve(text, PASSWD, GROUP).expect("resolves");
+    let Identity { user, .. } = resolve(text, PASSWD, GROUP).expect("resolves");
     assert_eq!((user.uid, user.gid), (uid, gid), "{text}");
 }
 
