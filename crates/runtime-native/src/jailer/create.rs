@@ -5,7 +5,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -49,6 +49,8 @@ const REPORT_BYTES: usize = 64 << 10;
 pub struct Order {
     /// What to make.
     pub plan: Plan,
+    /// Whether its directory was there before.
+    pub announced: Announced,
     /// execd's boot configuration.
     pub boot: OwnedFd,
     /// Its other end closes when the engine that asked dies.
@@ -84,12 +86,13 @@ pub fn run(jail: &Jail, order: Order, reply: OwnedFd) {
         // A server that is gone asks again after its restart; the sandbox is found then.
         let _ = wire::send(reply.as_fd(), message, &[], SendFlags::empty());
     };
-    let lock = match claim(jail, &order.plan) {
+    let lock = match claim(jail, &order.plan, order.announced) {
         Ok(Claim::Ours(lock)) => lock,
         Ok(Claim::Exists(receipt)) => return answer(&reply, &Reply::Created { receipt }),
         Err(failure) => return answer(&reply, &Reply::Failed(failure)),
     };
-    match make(jail, order) {
+    let made = crate::policy::check(&order.plan, &jail.paths).and_then(|()| make(jail, order));
+    match made {
         Ok((live, receipt)) => {
             answer(&reply, &Reply::Created { receipt: Box::new(receipt) });
             drop((lock, reply));
@@ -111,24 +114,47 @@ enum Claim {
     Exists(Box<Receipt>),
 }
 
-/// Takes the sandbox's directory and writes the plan and ourselves down.
-fn claim(jail: &Jail, plan: &Plan) -> Result<Claim> {
-    crate::policy::check(plan, &jail.paths)?;
+/// Makes the sandbox's directory. Done by the jailer itself before it forks, so that a destroy that comes after this
+/// create always finds it, however the two children are scheduled.
+pub fn announce(jail: &Jail, id: &SandboxId) -> Result<Announced> {
+    match fs::create_dir(jail.paths.sandbox(id)) {
+        Ok(()) => Ok(Announced::Fresh),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(Announced::Known),
+        Err(error) => Err(error).op("make the sandbox's directory"),
+    }
+}
+
+/// Whether a create is the first of its id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Announced {
+    /// Its directory was just made.
+    Fresh,
+    /// It was there before.
+    Known,
+}
+
+/// Locks the sandbox and writes the plan and ourselves down.
+fn claim(jail: &Jail, plan: &Plan, announced: Announced) -> Result<Claim> {
+    let destroyed = || Failure::new(Kind::NotFound, format!("sandbox {} was deleted while it was made", plan.id));
     let directory = jail.paths.sandbox(&plan.id);
-    let existed = match fs::create_dir(&directory) {
-        Ok(()) => false,
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => true,
-        Err(error) => return Err(error).op("make the sandbox's directory"),
-    };
-    fs::set_permissions(&directory, fs::Permissions::from_mode(0o711)).op("open the sandbox's directory")?;
-    let lock = File::create(directory.join(state::LOCK)).op("make the sandbox's lock")?;
+    let lock = File::create(directory.join(state::LOCK)).map_err(|_| destroyed())?;
     flock(&lock, FlockOperation::LockExclusive).op("lock the sandbox")?;
+    if lock.metadata().op("look at the sandbox's lock")?.nlink() == 0 {
+        return Err(destroyed());
+    }
+    let existed = announced == Announced::Known;
     if existed && let Some(known) = state::load::<State>(&directory, state::STATE)? {
         return match known.receipt.filter(|_| known.init.open().is_some()) {
             Some(receipt) => Ok(Claim::Exists(Box::new(receipt))),
             None => Err(Failure::internal(format!("sandbox {} existed before and has ended; delete it first", plan.id))),
         };
     }
+    if existed {
+        // An earlier attempt was cut off before its PID 1 existed.
+        idrange::release(&jail.paths.id_slots(), &plan.id, None)?;
+        let _ = fs::remove_file(jail.paths.socket(&plan.id));
+    }
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o711)).op("open the sandbox's directory")?;
     let monitor = Process::of(getpid()).ok_or_else(|| Failure::internal("read /proc/self/stat"))?;
     state::store(&directory, state::MONITOR, &Monitor { monitor, boot_id: jail.boot_id.clone() })?;
     state::store(&directory, state::PLAN, plan)?;

@@ -241,23 +241,30 @@ impl Jailer {
             Request::Create(plan) => self.stock.take(&plan.limits),
             _ => None,
         };
+        let announced = match &request {
+            Request::Create(plan) => match create::announce(&self.jail, &plan.id) {
+                Ok(announced) => announced,
+                Err(failure) => return refuse(&reply, failure),
+            },
+            _ => create::Announced::Known,
+        };
         self.jail.slot_hint = self.jail.slot_hint.wrapping_add(1);
         match sys::fork() {
             Ok(Forked::Parent(pid)) => {
                 self.children.insert(pid);
             }
-            Ok(Forked::Child) => self.work(request, reply, fds, disk),
+            Ok(Forked::Child) => self.work(request, announced, reply, fds, disk),
             Err(errno) => refuse(&reply, Failure::errno("fork a worker", errno)),
         }
     }
 
     /// Does one request's work in its own process.
-    fn work(&self, request: Request, reply: OwnedFd, fds: Vec<OwnedFd>, disk: Option<Disk>) -> ! {
+    fn work(&self, request: Request, announced: create::Announced, reply: OwnedFd, fds: Vec<OwnedFd>, disk: Option<Disk>) -> ! {
         let mut keep = vec![0, 1, 2, reply.as_raw_fd(), self.jail.execd.as_raw_fd()];
         keep.extend(fds.iter().map(AsRawFd::as_raw_fd));
         keep.extend(disk.iter().map(|disk| disk.mount.as_raw_fd()));
         sys::close_all_except(&keep);
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| perform(&self.jail, request, reply, fds, disk)));
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| perform(&self.jail, request, announced, reply, fds, disk)));
         std::process::exit(if done.is_ok() { 0 } else { 101 })
     }
 
@@ -280,7 +287,14 @@ fn refuse(reply: &OwnedFd, failure: Failure) {
     let _ = wire::send(reply.as_fd(), &Reply::Failed(failure), &[], SendFlags::empty());
 }
 
-fn perform(jail: &Jail, request: Request, reply: OwnedFd, mut fds: Vec<OwnedFd>, disk: Option<Disk>) {
+fn perform(
+    jail: &Jail,
+    request: Request,
+    announced: create::Announced,
+    reply: OwnedFd,
+    mut fds: Vec<OwnedFd>,
+    disk: Option<Disk>,
+) {
     let take = |fds: &mut Vec<OwnedFd>, what: &str| {
         if fds.is_empty() {
             return Err(Failure::new(Kind::Refused, format!("the request came without {what}")));
@@ -292,7 +306,7 @@ fn perform(jail: &Jail, request: Request, reply: OwnedFd, mut fds: Vec<OwnedFd>,
         Request::Create(plan) => {
             let order = take(&mut fds, "a boot configuration").and_then(|boot| {
                 let lease = if plan.leased { Some(take(&mut fds, "a lease")?) } else { None };
-                Ok(create::Order { plan: *plan, boot, lease, disk })
+                Ok(create::Order { plan: *plan, announced, boot, lease, disk })
             });
             match order {
                 Ok(order) => return create::run(jail, order, reply),
