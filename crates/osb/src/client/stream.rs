@@ -44,6 +44,14 @@ impl EventStream {
         Self { answer, lines: Lines::default() }
     }
 
+    /// The next event that has already arrived, without waiting.
+    ///
+    /// # Errors
+    /// Bytes that are no events.
+    pub fn arrived(&mut self) -> Result<Option<Event>, Failure> {
+        self.lines.next_event()
+    }
+
     /// The next event; `None` at the end of the stream.
     ///
     /// # Errors
