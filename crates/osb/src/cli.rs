@@ -67,6 +67,7 @@ pub struct Global {
 
 /// The commands.
 #[derive(Subcommand, Debug)]
+#[expect(clippy::enum_variant_names, reason = "`osb command` is a name of the published program")]
 pub enum Command {
     /// Run one command in a sandbox of its own; nothing is left of it
     Run(Box<RunArgs>),
