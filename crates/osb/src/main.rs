@@ -80,7 +80,7 @@ fn client(command: &Command, global: &Global, plain: &Printer) -> ExitCode {
     for warning in &settings.warnings {
         printer.note(&format!("warning: {}: {warning}", settings.file.display()));
     }
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match runtime(command) {
         Ok(runtime) => runtime,
         Err(error) => return finish(Err(Failure::new("CLIENT", format!("start: {error}"))), &printer),
     };
@@ -89,6 +89,16 @@ fn client(command: &Command, global: &Global, plain: &Printer) -> ExitCode {
     // A write to a pipe that nobody reads must not hold the program; what mattered has been flushed.
     runtime.shutdown_background();
     finish(outcome, &ctx.printer)
+}
+
+/// Threads for `osb run`, which may hold the server too; other commands wait for one thing at a time.
+fn runtime(command: &Command) -> std::io::Result<tokio::runtime::Runtime> {
+    /// One for the server's work and one for the client's.
+    const ENGINE_THREADS: usize = 2;
+    match command {
+        Command::Run(_) => tokio::runtime::Builder::new_multi_thread().worker_threads(ENGINE_THREADS).enable_all().build(),
+        _ => tokio::runtime::Builder::new_current_thread().enable_all().build(),
+    }
 }
 
 async fn dispatch(command: &Command, ctx: &Context) -> Outcome {
