@@ -100,8 +100,11 @@ pub enum Command {
     },
     /// The process that makes sandboxes; started by the server only
     #[command(hide = true)]
-    Jailer,
+    Jailer {
+        /// What the server tells it, as JSON
+        settings: String,
+    },
     /// The process that answers the API; started by the server only
     #[command(hide = true)]
-    ApiServer,
+    ApiServer(ServerArgs),
 }

@@ -11,10 +11,10 @@ use clap::{CommandFactory, Parser};
 mod cli;
 mod client;
 mod commands;
+mod daemon;
 mod engine;
 mod execd;
 mod failure;
-mod jailer_cmd;
 mod output;
 mod server_cmd;
 mod settings;
@@ -36,8 +36,8 @@ fn main() -> ExitCode {
     let global = &cli.global;
     let printer = plain_printer(global);
     let outcome = match &cli.command {
-        Command::Jailer => return jailer_cmd::run(),
-        Command::ApiServer => return server_cmd::run_api(),
+        Command::Jailer { settings } => return daemon::jailer::run(settings),
+        Command::ApiServer(args) => return daemon::api::run(args, global),
         Command::Server(args) => server_cmd::run(args, global, &printer),
         Command::Version => version(&printer),
         Command::Completion { shell } => completion(*shell),
@@ -113,8 +113,8 @@ async fn dispatch(command: &Command, ctx: &Context) -> Outcome {
         | Command::Version
         | Command::Completion { .. }
         | Command::Doctor
-        | Command::Jailer
-        | Command::ApiServer => unreachable!("answered before the configuration was read"),
+        | Command::Jailer { .. }
+        | Command::ApiServer(_) => unreachable!("answered before the configuration was read"),
     }
 }
 
