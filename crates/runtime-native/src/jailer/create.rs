@@ -77,6 +77,8 @@ pub struct Live {
     pub grace: Duration,
     /// Limits, for the words of the exit record.
     pub limits: wire::PlanLimits,
+    /// Locked as long as this process writes in the sandbox's directory; a destroy waits for it.
+    pub watching: Option<File>,
 }
 
 /// Makes the sandbox, answers on `reply`, and stays until its end.
@@ -195,6 +197,8 @@ fn make(jail: &Jail, order: Order) -> Result<(Live, Receipt)> {
     let listener = listen(jail, &plan.id)?;
     let disk = disk(jail, order.disk, plan)?;
     let pipes = Pipes::new()?;
+    let watching = File::create(jail.paths.sandbox(&plan.id).join(state::WATCHING)).op("make the monitor's lock")?;
+    flock(&watching, FlockOperation::NonBlockingLockExclusive).op("lock the monitor's lock")?;
 
     let cloned = with_identity(slot, || sys::clone_namespaces(NAMESPACES as u64))?.op("clone into new namespaces")?;
     let (pid, init) = match cloned {
@@ -248,6 +252,7 @@ fn make(jail: &Jail, order: Order) -> Result<(Live, Receipt)> {
         lease: order.lease,
         grace,
         limits: plan.limits.clone(),
+        watching: Some(watching),
     };
     Ok((live, receipt))
 }
