@@ -153,7 +153,9 @@ fn claim(jail: &Jail, plan: &Plan, announced: Announced) -> Result<Claim> {
     }
     if existed {
         // An earlier attempt was cut off before its PID 1 existed.
-        idrange::release(&jail.paths.id_slots(), &plan.id, None)?;
+        if jail.mode == Mode::Root {
+            idrange::release(&jail.paths.id_slots(), &directory, None)?;
+        }
         let _ = fs::remove_file(jail.paths.socket(&plan.id));
     }
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o711)).op("open the sandbox's directory")?;
@@ -184,7 +186,7 @@ fn make(jail: &Jail, order: Order) -> Result<(Live, Receipt)> {
     let deadline = started + Duration::from_millis(order.plan.start_deadline_ms);
     let plan = &order.plan;
     let slot = match jail.mode {
-        Mode::Root => Some(idrange::claim(&jail.paths.id_slots(), &plan.id, jail.slot_hint, &jail.foreign)?),
+        Mode::Root => Some(idrange::claim(&jail.paths.id_slots(), &jail.paths.sandbox(&plan.id), jail.slot_hint, &jail.foreign)?),
         Mode::User => None,
     };
     let group = jail.group(&plan.id);
@@ -279,7 +281,8 @@ fn listen(jail: &Jail, id: &SandboxId) -> Result<OwnedFd> {
     let path = jail.paths.socket(id);
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
         .op("make execd's socket")?;
-    bind(&socket, &SocketAddrUnix::new(&path).op("name execd's socket")?).op("bind execd's socket")?;
+    let (name, _directory) = crate::paths::socket_name(&path).op("name execd's socket")?;
+    bind(&socket, &SocketAddrUnix::new(&name).op("name execd's socket")?).op("bind execd's socket")?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).op("protect execd's socket")?;
     jail.give_to_server(&path)?;
     listen(&socket, LISTEN_BACKLOG).op("listen on execd's socket")?;
@@ -455,7 +458,8 @@ fn ping(init: BorrowedFd<'_>, socket: &std::path::Path, deadline: Instant) -> Re
 
 fn ask_execd(init: BorrowedFd<'_>, socket: &std::path::Path, deadline: Instant) -> Result<()> {
     use std::io::{Read, Write};
-    let mut stream = std::os::unix::net::UnixStream::connect(socket).op("connect to execd")?;
+    let (name, _directory) = crate::paths::socket_name(socket).op("name execd's socket")?;
+    let mut stream = std::os::unix::net::UnixStream::connect(name).op("connect to execd")?;
     stream.write_all(b"GET /ping HTTP/1.1\r\nHost: sandbox\r\nConnection: close\r\n\r\n").op("ask execd")?;
     stream.set_nonblocking(true).op("ask execd")?;
     loop {

@@ -59,7 +59,10 @@ pub fn remove_locked(jail: &Jail, id: &SandboxId, grace: Duration) -> Result<()>
     remove_file(&jail.paths.exits().join(id.as_str()))?;
     remove_tree(jail, &directory)?;
     let slot = known.and_then(|known| known.slot).map(Slot);
-    idrange::release(&jail.paths.id_slots(), id, slot)
+    match jail.mode {
+        super::Mode::Root => idrange::release(&jail.paths.id_slots(), &directory, slot),
+        super::Mode::User => Ok(()),
+    }
 }
 
 /// The sandbox's monitor, unless it is gone or is this process; and whether it belongs to this boot.

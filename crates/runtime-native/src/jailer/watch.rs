@@ -78,6 +78,8 @@ pub fn until_end(jail: &Jail, mut live: Live) {
     if let Err(failure) = destroy::remove_locked(jail, &live.id, Duration::ZERO) {
         eprintln!("osb monitor: remove {}: {failure}", live.id);
     }
+    // The engine that held the lease and its jailer are gone, or remove it themselves.
+    jail.release_parent();
 }
 
 /// One round of waiting: whether PID 1 has ended, and whether the lease is over.
