@@ -333,7 +333,7 @@ fn attack_36_a_killed_monitor_loses_no_exit_and_leaks_nothing() {
     let jailer = Jailer::start();
     let before = loops(&jailer.paths);
     let plan = plan();
-    jailer.create(&plan, "echo up; exec sleep 1000").expect("create");
+    jailer.create(&plan, "echo up; while :; do echo still; sleep 0.01; done").expect("create");
     let (monitor, init) = processes(&jailer, &plan);
     rustix::process::kill_process(monitor, rustix::process::Signal::KILL).expect("kill the monitor");
     wait_gone(monitor);

@@ -177,7 +177,14 @@ struct Pipes {
 impl Pipes {
     fn new() -> Result<Self> {
         let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).op("make a pipe");
-        Ok(Self { control: wire::pair().op("make a socket pair")?, errors: pipe()?, status: pipe()?, console: pipe()?, boot: pipe()? })
+        // Open for both on the sandbox's side: a main process that writes while no monitor reads waits for the next
+        // monitor instead of dying of SIGPIPE.
+        let (output, input) = pipe()?;
+        let both = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&input));
+        let input = rustix::fs::open(path, both, rustix::fs::Mode::empty()).op("open the console for both")?;
+        let console = (output, input);
+        Ok(Self { control: wire::pair().op("make a socket pair")?, errors: pipe()?, status: pipe()?, console, boot: pipe()? })
     }
 }
 

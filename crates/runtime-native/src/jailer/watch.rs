@@ -170,6 +170,10 @@ fn give_up_disk(live: &mut Live) {
     }
 }
 
+/// A disk with less than this left counts as full: ext4 refuses a write as a whole, and `write` comes in pieces of up
+/// to this size.
+const FULL_BYTES: u64 = 1 << 20;
+
 /// Whether a disk had room at the end of its sandbox.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Disk {
@@ -182,7 +186,7 @@ pub enum Disk {
 impl Disk {
     fn of(disk: &OwnedFd) -> Self {
         match rustix::fs::fstatfs(disk) {
-            Ok(stat) if stat.f_bavail == 0 || stat.f_ffree == 0 => Self::Full,
+            Ok(stat) if (stat.f_bavail as u64) * (stat.f_bsize as u64) < FULL_BYTES || stat.f_ffree == 0 => Self::Full,
             _ => Self::HasRoom,
         }
     }
