@@ -146,10 +146,17 @@ fn claim(jail: &Jail, plan: &Plan, announced: Announced) -> Result<Claim> {
     }
     let existed = announced == Announced::Known;
     if existed && let Some(known) = state::load::<State>(&directory, state::STATE)? {
-        return match known.receipt.filter(|_| known.init.open().is_some()) {
-            Some(receipt) => Ok(Claim::Exists(Box::new(receipt))),
-            None => Err(Failure::internal(format!("sandbox {} existed before and has ended; delete it first", plan.id))),
-        };
+        if let Some(receipt) = known.receipt {
+            return match known.init.open() {
+                Some(_) => Ok(Claim::Exists(Box::new(receipt))),
+                None => Err(Failure::internal(format!("sandbox {} has ended already; delete it", plan.id))),
+            };
+        }
+        // An earlier attempt was cut off on the way: away with it, and from the start again.
+        destroy::remove_locked(jail, &plan.id, Duration::ZERO)?;
+        drop(lock);
+        let announced = announce(jail, &plan.id)?;
+        return claim(jail, plan, announced);
     }
     if existed {
         // An earlier attempt was cut off before its PID 1 existed.
