@@ -91,6 +91,12 @@ impl Server {
         processes_of(&self.program)
     }
 
+    /// Every process of this server and of its sandboxes.
+    #[must_use]
+    pub fn everything(&self) -> Vec<u32> {
+        crate::census::members(self).into_iter().collect()
+    }
+
     /// The one process of a role that is a child of the supervisor.
     #[must_use]
     pub fn child_of_role(&self, role: &str) -> Option<u32> {
