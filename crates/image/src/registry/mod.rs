@@ -1,7 +1,7 @@
 //! The pulling half of the registry protocol.
 //!
 //! Written on `reqwest` because the client crate of the field cannot resume a blob, and hides the
-//! requests that progress and grants are about (`docs/adr/0005-registry-client.md`).
+//! requests that progress and grants are about (`docs/adr/0006-registry-client.md`).
 //!
 //! Nothing that a registry says is trusted: bodies are bounded, digests verified by the caller of
 //! [`Session::manifest`], redirects to plain HTTP refused, and its messages cut before they are shown.
