@@ -1,2 +1,163 @@
-//! placeholder
-fn main() {}
+//! execd: the daemon inside a sandbox.
+//!
+//! As PID 1 it is handed its socket, configuration and status pipe as descriptors
+//! ([`protocol::execd::boot`]); elsewhere it is started with flags. Either way it serves the execd API on
+//! one thread, with worker threads for files, and reaps what dies.
+//!
+//! It is the sandbox's own: its word is never the record of anything outside, and it holds no secret but
+//! the token that opens it.
+
+mod blocking;
+mod clock;
+mod command;
+mod config;
+mod daemon;
+mod environment;
+mod error;
+mod files;
+mod http;
+mod identity;
+mod init;
+mod metrics;
+mod procfs;
+mod reaper;
+mod spawn;
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use protocol::execd::boot::{BootConfig, CONFIG_FD, LISTENER_FD, STATUS_FD, StatusLine};
+use rustix::process::{DumpableBehavior, Pid, getpid, set_dumpable_behavior};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::{Config, Listen};
+use crate::daemon::{Daemon, Settings};
+use crate::environment::Environment;
+use crate::error::system_text;
+use crate::http::Listener;
+use crate::init::Status;
+
+/// Bytes of boot configuration that are read.
+const MAX_BOOT_BYTES: u64 = 4 * 1024 * 1024;
+/// Mask of new files as PID 1; elsewhere the caller's holds.
+const UMASK: u32 = 0o022;
+/// Exit code for a start that failed.
+const FAILED: u8 = 1;
+
+fn main() -> ExitCode {
+    let inherited = if getpid() == Pid::INIT && std::env::args_os().len() <= 1 { inherited() } else { None };
+    let outcome = match inherited {
+        Some(inherited) => boot(inherited),
+        None => stand_alone(),
+    };
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(why) => {
+            eprintln!("execd: {why}");
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+struct Inherited {
+    listener: OwnedFd,
+    config: OwnedFd,
+    status: OwnedFd,
+}
+
+fn inherited() -> Option<Inherited> {
+    let [listener, config, status] = [LISTENER_FD, CONFIG_FD, STATUS_FD].map(spawn::inherited);
+    Some(Inherited { listener: listener?, config: config?, status: status? })
+}
+
+/// PID 1 of a sandbox.
+fn boot(inherited: Inherited) -> Result<u8, String> {
+    // No process of the sandbox may look into the memory that holds the token.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    rustix::process::umask(rustix::fs::Mode::from(UMASK));
+    let mut status = Status(Some(File::from(inherited.status)));
+    let boot = read_boot(inherited.config)?;
+    let settings = Settings {
+        token: boot.token,
+        sandbox_id: Some(boot.sandbox_id),
+        env: boot.env.into_iter().collect(),
+        cwd: boot.cwd.filter(|cwd| !cwd.is_empty()).unwrap_or_else(|| "/".into()),
+        user: boot.user,
+    };
+    run(settings, move |daemon| async move {
+        let listener = std::os::unix::net::UnixListener::from(inherited.listener);
+        listener.set_nonblocking(true)?;
+        tokio::task::spawn_local(http::serve(Rc::clone(&daemon), Listener::Unix(UnixListener::from_std(listener)?)));
+        status.tell(&StatusLine::Ready);
+        Ok(init::run(&daemon, boot.entrypoint, Duration::from_millis(boot.grace_ms), status).await)
+    })
+}
+
+fn read_boot(config: OwnedFd) -> Result<BootConfig, String> {
+    let mut file = File::from(config);
+    let _ = file.rewind(); // a memory file may stand at its end; a pipe cannot be rewound and need not be
+    let mut bytes = Vec::new();
+    file.take(MAX_BOOT_BYTES).read_to_end(&mut bytes).map_err(|error| format!("read the boot configuration: {}", system_text(&error)))?;
+    serde_json::from_slice(&bytes).map_err(|error| format!("the boot configuration is not what protocol::execd::boot says: {error}"))
+}
+
+/// A daemon beside other processes, started with flags.
+fn stand_alone() -> Result<u8, String> {
+    let env: Environment =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
+    let Config { listen, token, grace, entrypoint } = config::parse(std::env::args_os().skip(1), &env)?;
+    let cwd = std::env::current_dir().ok().and_then(|cwd| cwd.into_os_string().into_string().ok()).unwrap_or_else(|| "/".into());
+    let settings = Settings { token, sandbox_id: None, env, cwd, user: None };
+    if !entrypoint.is_empty() && getpid() != Pid::INIT {
+        let own = rustix::process::set_child_subreaper(Some(getpid()));
+        own.map_err(|error| format!("become the reaper of orphans: {}", system_text(&error.into())))?;
+    }
+    run(settings, move |daemon| async move {
+        tokio::task::spawn_local(http::serve(Rc::clone(&daemon), bind(listen).await?));
+        if !entrypoint.is_empty() {
+            return Ok(init::run(&daemon, entrypoint, grace, Status(None)).await);
+        }
+        init::asked_to_end().await?;
+        init::end_commands(&daemon, grace).await;
+        Ok(0)
+    })
+}
+
+async fn bind(listen: Listen) -> io::Result<Listener> {
+    let context = |address: String| move |error: io::Error| io::Error::new(error.kind(), format!("listen on {address}: {}", system_text(&error)));
+    match listen {
+        Listen::Unix(path) => UnixListener::bind(&path).map(Listener::Unix).map_err(context(path)),
+        Listen::Tcp(host, port) => {
+            let listener = TcpListener::bind((host.as_str(), port)).await.map_err(context(format!("{host}:{port}")))?;
+            if port == 0 {
+                println!("{}", listener.local_addr()?);
+            }
+            Ok(Listener::Tcp(listener))
+        }
+    }
+}
+
+/// Runs the event loop with everything that lives as long as execd.
+fn run<F>(settings: Settings, main: impl FnOnce(Rc<Daemon>) -> F) -> Result<u8, String>
+where
+    F: Future<Output = io::Result<u8>>,
+{
+    spawn::raise_open_file_limit();
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
+    let runtime = runtime.map_err(|error| format!("start the event loop: {}", system_text(&error)))?;
+    blocking::start();
+    runtime.block_on(async {
+        let daemon = Rc::new(Daemon::new(settings).map_err(|error| format!("prepare standard input: {}", system_text(&error)))?);
+        let died = signal(SignalKind::child()).map_err(|error| format!("watch for dead children: {}", system_text(&error)))?;
+        tokio::task::spawn_local(Rc::clone(&daemon.reaper).run(died));
+        let sweeping = Rc::clone(&daemon);
+        tokio::task::spawn_local(async move { sweeping.commands.sweep_hourly().await });
+        main(daemon).await.map_err(|error| error.to_string())
+    })
+}

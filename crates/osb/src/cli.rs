@@ -4,6 +4,12 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use crate::commands::command::CommandCommand;
+use crate::commands::config::ConfigCommand;
+use crate::commands::file::FileCommand;
+use crate::commands::image::ImageCommand;
+use crate::commands::run::RunArgs;
+use crate::commands::sandbox::SandboxCommand;
 use crate::output::Format;
 use crate::server_cmd::ServerArgs;
 
@@ -62,6 +68,25 @@ pub struct Global {
 /// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
+    /// Run one command in a sandbox of its own; nothing is left of it
+    Run(Box<RunArgs>),
+    /// Make, list, freeze and end sandboxes
+    #[command(subcommand, visible_alias = "sb")]
+    Sandbox(SandboxCommand),
+    /// Run commands in a sandbox, in front or in the background
+    #[command(subcommand, visible_alias = "cmd")]
+    Command(CommandCommand),
+    /// Read, write and copy files of a sandbox
+    #[command(subcommand)]
+    File(FileCommand),
+    /// Fetch, import and remove images
+    #[command(subcommand)]
+    Image(ImageCommand),
+    /// Show what this machine can do, what is missing and how to get it
+    Doctor,
+    /// Show what the client commands assume
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Start the server, or show its configuration
     Server(ServerArgs),
     /// Show the version

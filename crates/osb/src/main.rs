@@ -9,41 +9,120 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 mod cli;
+mod client;
+mod commands;
 mod engine;
 mod execd;
 mod failure;
 mod jailer_cmd;
 mod output;
 mod server_cmd;
+mod settings;
+mod units;
 
-use cli::{Cli, Command};
+use cli::{Cli, Command, Global};
+use commands::signals::Signals;
+use commands::{Context, Outcome, command, config, doctor, file, image, run, sandbox};
 use failure::Failure;
 use output::{Format, Printer};
+use settings::Settings;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    let printer = Printer {
-        format: cli.global.output.unwrap_or_default(),
-        color: !cli.global.no_color && std::env::var_os("NO_COLOR").is_none() && std::io::stderr().is_terminal(),
-        verbose: cli.global.verbose,
-    };
+    // The roles of the server come first: they must see no thread, and no configuration of clients.
+    let global = &cli.global;
+    let printer = plain_printer(global);
     let outcome = match &cli.command {
         Command::Jailer => return jailer_cmd::run(),
         Command::ApiServer => return server_cmd::run_api(),
-        Command::Server(args) => server_cmd::run(args, &cli.global, &printer),
+        Command::Server(args) => server_cmd::run(args, global, &printer),
         Command::Version => version(&printer),
-        Command::Completion { shell } => {
-            clap_complete::generate(*shell, &mut Cli::command(), "osb", &mut std::io::stdout());
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Completion { shell } => completion(*shell),
+        Command::Doctor => doctor::run(&printer),
+        command => return client(command, global, &printer),
     };
+    finish(outcome, &printer)
+}
+
+/// Writes a failure, if there is one, and gives the exit code.
+fn finish(outcome: Outcome, printer: &Printer) -> ExitCode {
     outcome.unwrap_or_else(|failure| {
         printer.failure(&failure);
         failure.exit_code()
     })
+}
+
+/// What flags and environment alone say about the form of results.
+fn plain_printer(global: &Global) -> Printer {
+    let plain = std::env::var("OPEN_SANDBOX_OUTPUT").ok();
+    let plain = plain.and_then(|name| clap::ValueEnum::from_str(&name, true).ok());
+    Printer {
+        format: global.output.or(plain).unwrap_or_default(),
+        color: !global.no_color && std::env::var_os("NO_COLOR").is_none() && std::io::stderr().is_terminal(),
+        verbose: global.verbose,
+    }
+}
+
+/// Runs a command that talks to a server.
+fn client(command: &Command, global: &Global, plain: &Printer) -> ExitCode {
+    let settings = match Settings::resolve(global, &|name| std::env::var(name).ok()) {
+        Ok(settings) => settings,
+        Err(failure) => return finish(Err(failure), plain),
+    };
+    let printer = Printer {
+        format: settings.format.value,
+        color: settings.color.value && std::io::stderr().is_terminal(),
+        verbose: global.verbose,
+    };
+    for warning in &settings.warnings {
+        printer.note(&format!("warning: {}: {warning}", settings.file.display()));
+    }
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return finish(Err(Failure::new("CLIENT", format!("start: {error}"))), &printer),
+    };
+    let ctx = Context { settings, printer };
+    let outcome = runtime.block_on(dispatch(command, &ctx));
+    // A write to a pipe that nobody reads must not hold the program; what mattered has been flushed.
+    runtime.shutdown_background();
+    finish(outcome, &ctx.printer)
+}
+
+async fn dispatch(command: &Command, ctx: &Context) -> Outcome {
+    match command {
+        Command::Run(args) => run::run(ctx, args).await,
+        Command::Sandbox(command) => sandbox::run(ctx, command).await,
+        Command::Command(command) => command::run(ctx, command).await,
+        Command::File(command) => interruptible(file::run(ctx, command)).await,
+        Command::Image(command) => interruptible(image::run(ctx, command)).await,
+        Command::Config(command) => config::run(ctx, command),
+        Command::Server(_)
+        | Command::Version
+        | Command::Completion { .. }
+        | Command::Doctor
+        | Command::Jailer
+        | Command::ApiServer => unreachable!("answered before the configuration was read"),
+    }
+}
+
+/// Gives work up when a signal comes, so that it can take back what it began.
+async fn interruptible(work: impl Future<Output = Outcome>) -> Outcome {
+    let mut signals = Signals::listen()?;
+    tokio::select! {
+        outcome = work => outcome,
+        signal = signals.next() => Ok(ExitCode::from(128 + signal)),
+    }
+}
+
+fn completion(shell: clap_complete::Shell) -> Outcome {
+    use std::io::Write;
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "osb", &mut script);
+    std::io::stdout().write_all(&script).map_err(|error| output::output_failure(&error))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Shows help and version as they are; puts a mistake into the form that the words ask for.
@@ -78,9 +157,12 @@ fn requested_format(words: impl Iterator<Item = String>) -> Format {
     format
 }
 
-fn version(printer: &Printer) -> Result<ExitCode, Failure> {
+fn version(printer: &Printer) -> Outcome {
     let version = env!("CARGO_PKG_VERSION");
     let value = serde_json::json!({ "version": version, "execd_bytes": execd::EXECD.len() });
     printer.document(&value, || format!("osb {version}"))?;
     Ok(ExitCode::SUCCESS)
 }
+
+#[cfg(test)]
+mod tests;

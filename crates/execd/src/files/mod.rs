@@ -1,0 +1,42 @@
+//! Files and directories of the sandbox.
+//!
+//! execd acts as its own user inside the sandbox: what that user may read and write, these calls can, and
+//! new files belong to it unless the request names an owner. Paths follow links like any program's, so a
+//! sandbox that races links races only itself; nothing outside is reachable, because nothing outside is
+//! mounted. A caller who does not trust the sandbox's processes asks for [`Resolve::NoSymlinks`].
+//!
+//! Requests over several paths are checked whole before anything is changed. Work that may block runs in
+//! [`crate::blocking`].
+
+mod change;
+mod download;
+mod glob;
+mod info;
+mod line_window;
+mod multipart;
+mod path;
+mod permission;
+mod remove;
+mod rename;
+mod replace;
+mod stage;
+mod upload;
+mod walk;
+
+pub use change::{make_directories, permissions};
+pub use download::{download, send_range};
+pub use info::info;
+pub use path::Resolve;
+pub use remove::{remove, remove_directories};
+pub use rename::rename;
+pub use replace::replace;
+pub use upload::upload;
+pub use walk::{list, search};
+
+use crate::blocking;
+use crate::error::{ApiError, Result};
+
+/// Runs file work off the event loop.
+async fn off_loop<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    blocking::run(work).await.map_err(|error| ApiError::runtime(error.to_string()))?
+}

@@ -1,0 +1,129 @@
+//! New content beside its target, put in place at once: a reader sees the old file or the new one.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::path::Place;
+use super::permission::Applied;
+use crate::clock;
+use crate::command::private_directories;
+
+/// Mode of a new file before the umask; the published daemon's.
+const NEW_FILE_MODE: u32 = 0o777;
+/// Links that are followed to the file that is really written.
+const MAX_LINKS: u32 = 40;
+/// Names tried for a temporary file.
+const MAX_TRIES: u32 = 100;
+
+static COUNTER: AtomicU64 = AtomicU64::new(0);
+
+/// A temporary file; it is removed unless it was put in place.
+pub struct Stage {
+    /// For writing.
+    pub file: File,
+    path: PathBuf,
+}
+
+impl Stage {
+    /// Makes a temporary file where `target`, or the first of its directories that exists, lies; where that
+    /// cannot be written, in execd's private directory.
+    ///
+    /// # Errors
+    /// When no directory takes it.
+    pub fn beside(target: &Path) -> io::Result<Self> {
+        let target = final_target(target)?;
+        let parent = target.ancestors().skip(1).find(|ancestor| ancestor.is_dir());
+        match parent.map(Self::inside) {
+            Some(Ok(stage)) => Ok(stage),
+            Some(Err(error)) if error.kind() == io::ErrorKind::StorageFull => Err(error),
+            _ => Self::anywhere(),
+        }
+    }
+
+    /// Makes a temporary file for a target that is not known yet.
+    ///
+    /// # Errors
+    /// As [`Stage::beside`].
+    pub fn anywhere() -> io::Result<Self> {
+        let none = io::Error::new(io::ErrorKind::NotFound, "no directory for temporary files can be written");
+        private_directories().map(|directory| Self::inside(&directory)).find(Result::is_ok).unwrap_or(Err(none))
+    }
+
+    fn inside(directory: &Path) -> io::Result<Self> {
+        let mut tries = 0;
+        loop {
+            let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+            let path = directory.join(format!(".execd-{:x}-{number:x}.tmp", clock::now_ms()));
+            match OpenOptions::new().read(true).write(true).create_new(true).mode(NEW_FILE_MODE).open(&path) {
+                Ok(file) => return Ok(Self { file, path }),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < MAX_TRIES => tries += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Puts the content at `place`. An existing file's mode and owner stay unless `applied` says otherwise;
+    /// its links are followed. A file that cannot be replaced (a bind mount, a directory that is closed to
+    /// us) is overwritten instead.
+    ///
+    /// # Errors
+    /// The system's refusal; the target is as before, except after a failed overwrite.
+    pub fn commit(self, place: &Place, applied: &Applied) -> io::Result<()> {
+        let target = final_target(&place.path)?;
+        let existing = match fs::metadata(&target) {
+            Ok(found) => Some(found),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        if self.replace(&target, existing.as_ref(), applied).is_ok() {
+            return sync_directory(&target);
+        }
+        let mut source = OpenOptions::new().read(true).open(&self.path)?;
+        let mut file = OpenOptions::new().write(true).create(true).truncate(false).mode(NEW_FILE_MODE).open(&target)?;
+        let length = io::copy(&mut source, &mut file)?;
+        file.set_len(length)?;
+        applied.apply(&target)?;
+        file.sync_all()
+    }
+
+    fn replace(&self, target: &Path, existing: Option<&fs::Metadata>, applied: &Applied) -> io::Result<()> {
+        if let Some(found) = existing {
+            let own = self.file.metadata()?;
+            if (own.uid(), own.gid()) != (found.uid(), found.gid()) {
+                chown(&self.path, Some(found.uid()), Some(found.gid()))?;
+            }
+            fs::set_permissions(&self.path, fs::Permissions::from_mode(found.mode() & 0o7777))?;
+        }
+        applied.apply(&self.path)?;
+        self.file.sync_all()?;
+        fs::rename(&self.path, target)
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path); // gone already when it was put in place
+    }
+}
+
+/// Follows links at the end of a path, also one that points to nothing yet.
+fn final_target(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        match fs::read_link(&path) {
+            Ok(link) => path = path.parent().unwrap_or(Path::new("/")).join(link),
+            Err(_) => return Ok(path), // no link, or nothing at all
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::ELOOP))
+}
+
+fn sync_directory(target: &Path) -> io::Result<()> {
+    let parent = target.parent().filter(|parent| parent.as_os_str() != OsStr::new("")).unwrap_or(Path::new("/"));
+    // A directory that may be written and not read cannot be synced; the file itself is.
+    File::open(parent).map_or(Ok(()), |directory| directory.sync_all())
+}

@@ -1,0 +1,74 @@
+//! Accepting connections and serving them.
+
+use std::convert::Infallible;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Semaphore;
+
+use super::route::route;
+use crate::daemon::Daemon;
+
+/// Connections at once; more wait in the kernel's queue.
+const MAX_CONNECTIONS: usize = 1024;
+/// Bytes that a connection buffers in each direction: large enough for full speed, small enough for many.
+const CONNECTION_BUFFER_BYTES: usize = 256 * 1024;
+/// Pause after a refused `accept` (no descriptors left, say), so that the loop does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Where requests come from.
+pub enum Listener {
+    /// A unix socket.
+    Unix(UnixListener),
+    /// A TCP port.
+    Tcp(TcpListener),
+}
+
+/// Serves until the process ends.
+pub async fn serve(daemon: Rc<Daemon>, listener: Listener) {
+    let slots = std::sync::Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let Ok(slot) = std::sync::Arc::clone(&slots).acquire_owned().await else { return };
+        let daemon = Rc::clone(&daemon);
+        let accepted = match &listener {
+            Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| {
+                tokio::task::spawn_local(async move {
+                    connection(daemon, stream).await;
+                    drop(slot);
+                });
+            }),
+            Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
+                let _ = stream.set_nodelay(true); // only latency is at stake
+                tokio::task::spawn_local(async move {
+                    connection(daemon, stream).await;
+                    drop(slot);
+                });
+            }),
+        };
+        if accepted.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::ConnectionAborted) {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
+    }
+}
+
+async fn connection<S>(daemon: Rc<Daemon>, stream: S)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(move |request| {
+        let daemon = Rc::clone(&daemon);
+        async move { Ok::<_, Infallible>(route(daemon, request).await) }
+    });
+    let served = http1::Builder::new()
+        .max_buf_size(CONNECTION_BUFFER_BYTES)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades()
+        .await;
+    drop(served); // a broken connection concerns its client alone
+}

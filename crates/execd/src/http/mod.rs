@@ -1,0 +1,12 @@
+//! HTTP/1.1: connections, the token, and the way from a path to the code that answers it.
+
+mod answer;
+mod listen;
+mod proxy;
+mod query;
+mod route;
+mod tunnel;
+
+pub use answer::{Answer, Body, ByteSender, empty, json, refuse, stream, text};
+pub use listen::{Listener, serve};
+pub use query::{Query, read_json};

@@ -1,0 +1,109 @@
+//! From method and path to the code that answers.
+
+use std::rc::Rc;
+
+use http::{HeaderName, Method, Request, StatusCode};
+use hyper::body::Incoming;
+use protocol::execd::code;
+use protocol::headers;
+
+use super::{Answer, Query, proxy, read_json, refuse, text, tunnel};
+use crate::daemon::Daemon;
+use crate::error::{ApiError, Result};
+use crate::{command, files, metrics};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static(headers::REQUEST_ID);
+
+/// Answers one request; never fails, since a refusal is an answer.
+pub async fn route(daemon: Rc<Daemon>, request: Request<Incoming>) -> Answer {
+    let request_id = request.headers().get(&REQUEST_ID).cloned();
+    let token = request.headers().get(headers::EXECD_ACCESS_TOKEN).map(|value| value.as_bytes());
+    let mut answer = if daemon.admits(token) {
+        dispatch(daemon, request).await.unwrap_or_else(refuse)
+    } else {
+        unauthorized()
+    };
+    if let Some(id) = request_id {
+        answer.headers_mut().entry(REQUEST_ID).or_insert(id);
+    }
+    answer
+}
+
+/// The published answer, and the two keys that clients ask of every error.
+fn unauthorized() -> Answer {
+    #[derive(serde::Serialize)]
+    struct Unauthorized {
+        error: &'static str,
+        code: &'static str,
+        message: &'static str,
+    }
+    let message = "Unauthorized: invalid or missing header X-EXECD-ACCESS-TOKEN";
+    super::json(StatusCode::UNAUTHORIZED, &Unauthorized { error: message, code: code::UNAUTHORIZED, message })
+}
+
+async fn dispatch(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answer> {
+    if request.method() == Method::CONNECT {
+        return tunnel::connect(request).await;
+    }
+    let path = request.uri().path().to_owned();
+    let segments: Vec<&str> = path.split('/').skip(1).collect();
+    let query = Query::of(&request);
+    let resolve = files::Resolve::of(request.headers())?;
+    match (request.method(), segments.as_slice()) {
+        (&Method::GET, ["ping" | "ready"]) => Ok(super::empty()),
+
+        (&Method::POST, ["command"]) => command::run(daemon, request).await,
+        (&Method::DELETE, ["command"]) => command::interrupt(daemon, &query).await,
+        (&Method::GET, ["command", "status", id]) => command::status(&daemon, id),
+        (&Method::GET, ["command", id, "logs"]) => command::logs(&daemon, id, &query),
+
+        (&Method::GET, ["files", "info"]) => files::info(daemon, query, resolve).await,
+        (&Method::DELETE, ["files"]) => files::remove(daemon, query, resolve).await,
+        (&Method::POST, ["files", "permissions"]) => files::permissions(daemon, read_json(request).await?, resolve).await,
+        (&Method::POST, ["files", "mv"]) => files::rename(daemon, read_json(request).await?, resolve).await,
+        (&Method::POST, ["files", "replace"]) => {
+            files::replace(daemon, read_json(request).await?, query.get("verbose") == Some("true"), resolve).await
+        }
+        (&Method::GET, ["files", "search"]) => files::search(daemon, query, resolve).await,
+        (&Method::POST, ["files", "upload"]) => files::upload(daemon, request, resolve).await,
+        (&Method::GET, ["files", "download"]) => files::download(daemon, request, query, resolve).await,
+        (&Method::GET, ["directories", "list"]) => files::list(daemon, query, resolve).await,
+        (&Method::POST, ["directories"]) => files::make_directories(daemon, read_json(request).await?, resolve).await,
+        (&Method::DELETE, ["directories"]) => files::remove_directories(daemon, query, resolve).await,
+
+        (&Method::GET, ["metrics"]) => metrics::get(&daemon).await,
+        (&Method::GET, ["metrics", "watch"]) => Ok(metrics::watch(daemon)),
+
+        (_, ["proxy", port, ..]) => {
+            let (port, path) = (port.to_string(), path["/proxy/".len() + port.len()..].to_owned());
+            proxy::forward(request, &port, &path).await
+        }
+
+        (&Method::GET, ["v1", "isolated", "capabilities"]) => Ok(isolated_capabilities()),
+        // The rooms of a later issue; a client learns at once that they are empty.
+        (_, ["session", ..]) => not_yet("bash sessions"),
+        (_, ["code", ..]) => not_yet("code contexts"),
+        (_, ["pty", ..]) => not_yet("terminals"),
+        (_, ["v1", "isolated", ..]) => not_yet("isolated sessions"),
+        (_, ["v1", "filesystem", ..]) => not_yet("file calls under another identity"),
+        _ => Ok(text(StatusCode::NOT_FOUND, "404 page not found")),
+    }
+}
+
+fn not_yet(what: &str) -> Result<Answer> {
+    let message = format!("this execd does not support {what} yet");
+    Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, code::NOT_SUPPORTED, message))
+}
+
+/// Always 200, because clients ask here whether they may ask elsewhere.
+fn isolated_capabilities() -> Answer {
+    #[derive(serde::Serialize)]
+    struct Capabilities {
+        available: bool,
+        message: &'static str,
+        commit_supported: bool,
+        diff_supported: bool,
+    }
+    let message = "this execd does not support isolated sessions yet";
+    super::json(StatusCode::OK, &Capabilities { available: false, message, commit_supported: false, diff_supported: false })
+}

@@ -1,0 +1,155 @@
+//! Reads the event stream of an execution as it comes.
+//!
+//! The stream is bare JSON objects, each followed by an empty line; other servers prefix them with `data:`. One
+//! event is in memory at a time, and it has a bound.
+
+use bytes::{Buf, BytesMut};
+use protocol::execd::stream::{StreamError, StreamEvent};
+use reqwest::Response;
+
+use super::chain;
+use crate::failure::Failure;
+
+/// Largest event, in bytes: our daemon cuts output at 64 KiB; older ones send whole lines.
+const MAX_EVENT_BYTES: usize = 32 * 1024 * 1024;
+
+/// One event.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The execution has this id.
+    Init(String),
+    /// Output.
+    Stdout(String),
+    /// Error output.
+    Stderr(String),
+    /// It ended with 0, after this many milliseconds.
+    Complete(i64),
+    /// It failed.
+    Failed(StreamError),
+    /// The daemon failed, with its code and message.
+    Fault(String, String),
+    /// Something that no command needs.
+    Other,
+}
+
+/// The events of one execution.
+pub struct EventStream {
+    answer: Response,
+    lines: Lines,
+}
+
+impl EventStream {
+    /// Reads the events of this answer.
+    pub fn new(answer: Response) -> Self {
+        Self { answer, lines: Lines::default() }
+    }
+
+    /// The next event; `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// A broken connection, or bytes that are no events.
+    pub async fn next(&mut self) -> Result<Option<Event>, Failure> {
+        loop {
+            if let Some(event) = self.lines.next_event()? {
+                return Ok(Some(event));
+            }
+            match self.answer.chunk().await {
+                Ok(Some(bytes)) => self.lines.push(&bytes)?,
+                Ok(None) => return self.lines.finish(),
+                Err(error) => {
+                    return Err(Failure::new("STREAM_BROKEN", format!("the connection broke: {}", chain(&error))));
+                }
+            }
+        }
+    }
+}
+
+/// Bytes that become lines, and lines that become events.
+#[derive(Default)]
+pub struct Lines {
+    buffer: BytesMut,
+    /// How much of the buffer holds no line end.
+    searched: usize,
+}
+
+impl Lines {
+    /// Takes bytes as they arrive.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        if self.buffer.len() + bytes.len() > MAX_EVENT_BYTES + bytes.len().min(MAX_EVENT_BYTES) {
+            return Err(Failure::new("BAD_STREAM", format!("an event is larger than {MAX_EVENT_BYTES} bytes")));
+        }
+        self.buffer.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// The next whole event.
+    pub fn next_event(&mut self) -> Result<Option<Event>, Failure> {
+        while let Some(at) = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n') {
+            let end = self.searched + at;
+            self.searched = 0;
+            let event = parse(&self.buffer[..end]);
+            self.buffer.advance(end + 1);
+            if let Some(event) = event? {
+                return Ok(Some(event));
+            }
+        }
+        self.searched = self.buffer.len();
+        Ok(None)
+    }
+
+    /// What is left when the stream ends without a last line end.
+    pub fn finish(&mut self) -> Result<Option<Event>, Failure> {
+        let rest = self.buffer.split();
+        self.searched = 0;
+        parse(&rest)
+    }
+}
+
+/// An event from one line; `None` for lines that carry none.
+fn parse(line: &[u8]) -> Result<Option<Event>, Failure> {
+    let mut line = line.trim_ascii();
+    if let Some(data) = line.strip_prefix(b"data:") {
+        line = data.trim_ascii_start();
+    }
+    if !line.starts_with(b"{") {
+        let is_framing = [&b":"[..], b"event:", b"id:", b"retry:"].iter().any(|word| line.starts_with(word));
+        return if line.is_empty() || is_framing { Ok(None) } else { Err(bad(line, "no JSON object")) };
+    }
+    let event: Wire = serde_json::from_slice(line).map_err(|error| bad(line, &error.to_string()))?;
+    Ok(Some(match event {
+        Wire::Event(event) => event.into(),
+        Wire::Fault { code, message } => Event::Fault(code, message),
+    }))
+}
+
+/// An event, or the bare failure that older daemons append.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum Wire {
+    Event(Box<StreamEvent>),
+    Fault { code: String, #[serde(default)] message: String },
+}
+
+impl From<Box<StreamEvent>> for Event {
+    fn from(event: Box<StreamEvent>) -> Self {
+        let text = event.text.unwrap_or_default();
+        match event.kind.as_str() {
+            "init" => Self::Init(text),
+            "stdout" => Self::Stdout(text),
+            "stderr" => Self::Stderr(text),
+            "execution_complete" => Self::Complete(event.execution_time.unwrap_or(0)),
+            "error" => Self::Failed(event.error.unwrap_or_default()),
+            _ => Self::Other,
+        }
+    }
+}
+
+fn bad(line: &[u8], why: &str) -> Failure {
+    /// Most of a bad line that is shown, in bytes.
+    const SHOWN: usize = 120;
+    let start = String::from_utf8_lossy(&line[..line.len().min(SHOWN)]).into_owned();
+    Failure::new("BAD_STREAM", format!("the stream holds `{start}`, which is no event: {why}"))
+}
+
+#[cfg(test)]
+mod tests;
