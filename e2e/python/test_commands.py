@@ -153,7 +153,7 @@ def test_interrupting_a_finished_command_says_so(client, sandbox):
     execution = run(sandbox, "true")
     with pytest.raises(SandboxApiException) as caught:
         sandbox.commands.interrupt(execution.id)
-    assert caught.value.status_code == 404
+    assert caught.value.status_code == 409
 
 
 def test_large_output_is_complete(client, sandbox):

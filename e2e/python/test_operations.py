@@ -215,7 +215,7 @@ def test_command_operations(raw_sandbox):
     assert execd.delete("/command", params={"id": back}).status_code == 200
     refuse({400}, execd.delete("/command"))
     refuse({404}, execd.delete("/command", params={"id": UNKNOWN}))
-    refuse({404}, execd.delete("/command", params={"id": done}))
+    refuse({409}, execd.delete("/command", params={"id": done}))
 
 
 def upload(execd, path, data, **more):
