@@ -364,9 +364,9 @@ def test_os_015_health_and_reads_stay_quick_while_creates_and_pulls_run(server, 
     assert times[int(len(times) * 0.99)] < 0.5, times[-5:]
 
 
-def test_os_020_a_local_image_needs_no_registry(server, raw, tmp_path):
+def test_os_020_a_local_image_needs_no_registry(server, raw):
     busybox = pathlib.Path("/bin/busybox")
-    archive = tmp_path / "root.tar"
+    archive = server.scratch / f"{uuid.uuid4().hex}.tar"
     with tarfile.open(archive, "w") as tar:
         tar.add(busybox, "bin/busybox")
         for name in ("sh", "sleep", "echo", "cat"):
@@ -379,7 +379,7 @@ def test_os_020_a_local_image_needs_no_registry(server, raw, tmp_path):
             tar.addfile(entry)
     name = f"nowhere.invalid/made/here:{uuid.uuid4().hex[:8]}"
     archive.chmod(0o644)
-    imported = server.cli("image", "import", str(archive), name)
+    imported = server.cli("image", "import", str(archive), "--name", name)
     assert imported.returncode == 0, imported.stderr
     made = raw.post("/sandboxes?wait=20", json=minimal(image={"uri": name}, entrypoint=["/bin/sleep", "1000"]))
     assert made.status_code == 202, made.text
