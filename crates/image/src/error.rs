@@ -75,6 +75,9 @@ pub enum Error {
         what: String,
         /// How often it was tried.
         attempts: u32,
+        /// What the last connection met, when it was more than an early end.
+        #[source]
+        source: Option<Arc<reqwest::Error>>,
     },
     /// The registry answered something else than the protocol allows.
     #[error("registry {registry} answered {operation} with {detail}")]

@@ -175,11 +175,11 @@ impl Session {
                 Ok(response) => self.receive(digest, size, response, partial, at).await,
                 Err(error) => Err(error),
             };
-            match outcome {
-                Ok(()) => {}
-                Err(Error::Unreachable { .. }) if partial.bytes() > 0 || before > 0 => {}
+            let source = match outcome {
+                Ok(()) => None,
+                Err(Error::Unreachable { source, .. }) => Some(source),
                 Err(error) => return Err(error),
-            }
+            };
             fruitless = if partial.bytes() > before {
                 0
             } else {
@@ -190,6 +190,7 @@ impl Session {
                     registry: self.registry(),
                     what: format!("blob {digest}"),
                     attempts: ATTEMPTS,
+                    source,
                 });
             }
             if fruitless > 0 {

@@ -39,6 +39,7 @@ impl<K: Eq + Hash + Clone, T: Clone> Flights<K, T> {
     ) -> Result<T, Error> {
         let (work, mut progress) = self.find_or_begin(key.clone(), begin);
         let mut work = std::pin::pin!(work);
+        let mut reported = None;
         let result = loop {
             tokio::select! {
                 biased;
@@ -46,9 +47,15 @@ impl<K: Eq + Hash + Clone, T: Clone> Flights<K, T> {
                 Ok(()) = progress.changed() => {
                     let now = *progress.borrow_and_update();
                     report(now);
+                    reported = Some(now);
                 }
             }
         };
+        // What changed last changed with the end.
+        let last = *progress.borrow();
+        if result.is_ok() && reported != Some(last) {
+            report(last);
+        }
         self.forget_ended(&key);
         result
     }

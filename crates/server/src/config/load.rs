@@ -1,0 +1,308 @@
+//! Puts the sources over each other and checks every key of them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use secrecy::SecretString;
+use toml::{Table, Value};
+
+use super::keys::{KEYS, Key, PUBLISHED_ENV, UNSUPPORTED};
+use super::{
+    Config, ConfigError, Effective, Entry, Images, Log, Native, Proxy, Server, Source, StoreConfig,
+};
+
+/// Variable with the path of the configuration file (published).
+const FILE_ENV: &str = "SANDBOX_CONFIG_PATH";
+/// The configuration file in the home directory (published).
+const HOME_FILE: &str = ".sandbox.toml";
+/// Prefix of the variables that set any key: `OSB_SERVER_PORT` is `server.port`.
+const ENV_PREFIX: &str = "OSB_";
+/// Farthest edit distance at which a known key is offered for an unknown one.
+const MAX_DISTANCE: usize = 4;
+
+/// Where values are looked for.
+#[derive(Clone, Default)]
+pub struct Sources {
+    /// The file named by `--config`; otherwise `SANDBOX_CONFIG_PATH`, otherwise `~/.sandbox.toml` if it exists.
+    pub file: Option<PathBuf>,
+    /// The environment.
+    pub env: BTreeMap<String, String>,
+    /// Values of flags by key, `server.port` to `9000`.
+    pub flags: BTreeMap<&'static str, String>,
+}
+
+/// Reads and checks the configuration.
+///
+/// # Errors
+/// The first key that is unknown, cannot be obeyed here, or has a wrong value; a file that cannot be read.
+pub fn load(sources: &Sources) -> Result<(Config, Effective), ConfigError> {
+    let file = file_of(sources);
+    let mut values = Values::default();
+    if let Some(path) = &file {
+        values.take_file(path)?;
+    }
+    values.take_env(&sources.env)?;
+    values.take_flags(&sources.flags)?;
+    Ok((
+        values.config(),
+        Effective {
+            file,
+            entries: values.entries(),
+        },
+    ))
+}
+
+fn file_of(sources: &Sources) -> Option<PathBuf> {
+    if let Some(path) = &sources.file {
+        return Some(path.clone());
+    }
+    if let Some(path) = sources.env.get(FILE_ENV).filter(|p| !p.is_empty()) {
+        return Some(PathBuf::from(path));
+    }
+    let home = sources.env.get("HOME").filter(|home| !home.is_empty())?;
+    Some(Path::new(home).join(HOME_FILE)).filter(|path| path.is_file())
+}
+
+/// Checked values over the defaults.
+#[derive(Default)]
+struct Values(BTreeMap<&'static str, (Value, Source)>);
+
+impl Values {
+    fn take_file(&mut self, path: &Path) -> Result<(), ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        let table: Table = toml::from_str(&text).map_err(|source| ConfigError::Syntax {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })?;
+        let place = format!("\"{}\"", path.display());
+        let mut flat = Vec::new();
+        flatten("", table, &mut flat);
+        for (name, value) in flat {
+            let key = known(&name, &place)?;
+            self.set(key, key.kind.check(value), Source::File)?;
+        }
+        Ok(())
+    }
+
+    fn take_env(&mut self, env: &BTreeMap<String, String>) -> Result<(), ConfigError> {
+        for (name, text) in env {
+            let published = PUBLISHED_ENV
+                .iter()
+                .find(|(_, variable)| variable == name)
+                .map(|(key, _)| *key);
+            let Some(dotted) = published.map(str::to_owned).or_else(|| dotted(name)) else {
+                continue;
+            };
+            let key = known(&dotted, &format!("the environment ({name})"))?;
+            self.set(key, key.kind.parse(text), Source::Env(name.clone()))?;
+        }
+        Ok(())
+    }
+
+    fn take_flags(&mut self, flags: &BTreeMap<&'static str, String>) -> Result<(), ConfigError> {
+        for (name, text) in flags {
+            let key = known(name, "the command line")?;
+            self.set(key, key.kind.parse(text), Source::Flag)?;
+        }
+        Ok(())
+    }
+
+    fn set(
+        &mut self,
+        key: &'static Key,
+        value: Result<Value, String>,
+        source: Source,
+    ) -> Result<(), ConfigError> {
+        match value {
+            Ok(value) => {
+                self.0.insert(key.name, (value, source));
+                Ok(())
+            }
+            Err(problem) => Err(ConfigError::Value {
+                key: key.name,
+                origin: source,
+                problem,
+            }),
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<Value> {
+        if let Some((value, _)) = self.0.get(name) {
+            return Some(value.clone());
+        }
+        default_of(
+            KEYS.iter()
+                .find(|key| key.name == name)
+                .expect("a known key"),
+        )
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        self.get(name)
+            .and_then(|value| value.as_str().map(str::to_owned))
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.get(name)
+            .and_then(|value| value.as_integer())
+            .map(i64::unsigned_abs)
+    }
+
+    fn seconds(&self, name: &str) -> Duration {
+        Duration::from_secs(self.number(name).expect("has a default"))
+    }
+
+    fn config(&self) -> Config {
+        let number = |name| self.number(name).expect("has a default");
+        let narrow =
+            |name| u32::try_from(number(name)).expect("checked against the range of the key");
+        Config {
+            server: Server {
+                host: self.text("server.host").expect("has a default"),
+                port: u16::try_from(number("server.port"))
+                    .expect("checked against the range of the key"),
+                api_key: self.text("server.api_key").map(SecretString::from),
+                eip: self.text("server.eip"),
+                max_sandbox_timeout_seconds: self.number("server.max_sandbox_timeout_seconds"),
+                limit_concurrency: usize::try_from(number("server.limit_concurrency"))
+                    .expect("checked against the range of the key"),
+                timeout_keep_alive: self.seconds("server.timeout_keep_alive"),
+                timeout_graceful_shutdown: self.seconds("server.timeout_graceful_shutdown"),
+                backlog: narrow("server.backlog"),
+            },
+            proxy: Proxy {
+                trust_forwarded: self
+                    .get("proxy.trust_forwarded")
+                    .and_then(|v| v.as_bool())
+                    .expect("has a default"),
+            },
+            log: Log {
+                level: self
+                    .text("log.level")
+                    .expect("has a default")
+                    .to_ascii_uppercase(),
+            },
+            store: StoreConfig {
+                path: self.text("store.path").map(PathBuf::from),
+            },
+            native: Native {
+                grace: Duration::from_secs_f64(
+                    self.get("native.grace_seconds")
+                        .and_then(|v| v.as_float())
+                        .expect("has a default"),
+                ),
+            },
+            images: Images {
+                plain_http_hosts: self
+                    .get("images.plain_http_hosts")
+                    .and_then(|v| v.as_array().cloned())
+                    .unwrap_or_default()
+                    .iter()
+                    .filter_map(|item| item.as_str().map(str::to_owned))
+                    .collect(),
+            },
+        }
+    }
+
+    fn entries(&self) -> Vec<Entry> {
+        KEYS.iter()
+            .map(|key| Entry {
+                key: key.name,
+                value: self.get(key.name).map(|value| key.kind.show(&value)),
+                source: self
+                    .0
+                    .get(key.name)
+                    .map_or(Source::Default, |(_, source)| source.clone()),
+                purpose: key.purpose,
+            })
+            .collect()
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Values::default().config()
+    }
+}
+
+fn default_of(key: &Key) -> Option<Value> {
+    let text = key.default?;
+    let table: Table = toml::from_str(&format!("x = {text}")).expect("defaults are TOML");
+    table.get("x").cloned()
+}
+
+/// Dotted names of the leaves of a table.
+fn flatten(prefix: &str, table: Table, out: &mut Vec<(String, Value)>) {
+    for (name, value) in table {
+        let dotted = if prefix.is_empty() {
+            name
+        } else {
+            format!("{prefix}.{name}")
+        };
+        match value {
+            Value::Table(inner) => flatten(&dotted, inner, out),
+            value => out.push((dotted, value)),
+        }
+    }
+}
+
+/// `OSB_SERVER_PORT` as `server.port`, for the sections that exist; other variables are none of ours.
+fn dotted(variable: &str) -> Option<String> {
+    let rest = variable.strip_prefix(ENV_PREFIX)?;
+    let (section, name) = rest.split_once('_')?;
+    let section = section.to_ascii_lowercase();
+    let exists = KEYS.iter().any(|key| {
+        key.name
+            .split_once('.')
+            .is_some_and(|(head, _)| head == section)
+    });
+    (exists && !name.is_empty()).then(|| format!("{section}.{}", name.to_ascii_lowercase()))
+}
+
+fn known(name: &str, place: &str) -> Result<&'static Key, ConfigError> {
+    if let Some(key) = KEYS.iter().find(|key| key.name == name) {
+        return Ok(key);
+    }
+    let covers =
+        |pattern: &str| pattern == name || (pattern.ends_with('.') && name.starts_with(pattern));
+    if let Some((_, why)) = UNSUPPORTED.iter().find(|(pattern, _)| covers(pattern)) {
+        return Err(ConfigError::Unsupported {
+            key: name.to_owned(),
+            place: place.to_owned(),
+            why,
+        });
+    }
+    let nearest = KEYS
+        .iter()
+        .map(|key| (distance(key.name, name), key.name))
+        .min()
+        .filter(|(distance, _)| *distance <= MAX_DISTANCE)
+        .map(|(_, key)| key);
+    Err(ConfigError::Unknown {
+        key: name.to_owned(),
+        place: place.to_owned(),
+        nearest,
+    })
+}
+
+/// Number of insertions, deletions and replacements between two names.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let above = row[j + 1];
+            row[j + 1] = (above + 1)
+                .min(row[j] + 1)
+                .min(diagonal + usize::from(x != *y));
+            diagonal = above;
+        }
+    }
+    row[b.len()]
+}

@@ -1,0 +1,213 @@
+//! The configuration of a server: built-in defaults, a TOML file, the environment and flags, in rising order.
+//!
+//! Names are the published ones where the concept exists; ours lie under `[native]` and `[images]`. A key that
+//! is not known refuses the start and names the nearest known one; a published key whose subject does not exist
+//! here is refused with that reason. No key is ignored.
+
+mod keys;
+mod load;
+mod values;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use secrecy::SecretString;
+
+pub use load::{Sources, load};
+
+/// What a server is told at its start.
+#[derive(Clone)]
+pub struct Config {
+    /// `[server]`.
+    pub server: Server,
+    /// `[proxy]`.
+    pub proxy: Proxy,
+    /// `[log]`.
+    pub log: Log,
+    /// `[store]`.
+    pub store: StoreConfig,
+    /// `[native]`.
+    pub native: Native,
+    /// `[images]`.
+    pub images: Images,
+}
+
+/// Listening, access and limits.
+#[derive(Clone)]
+pub struct Server {
+    /// Address to listen on.
+    pub host: String,
+    /// Port to listen on; 0 takes a free one.
+    pub port: u16,
+    /// The API key; absent means the one in the data directory.
+    pub api_key: Option<SecretString>,
+    /// `host[:port]` that clients reach this server by, when it is not what they send as `Host`.
+    pub eip: Option<String>,
+    /// Longest lifetime of a sandbox in seconds.
+    pub max_sandbox_timeout_seconds: Option<u64>,
+    /// Requests worked on at the same time; 0 means no limit.
+    pub limit_concurrency: usize,
+    /// How long an idle connection is kept.
+    pub timeout_keep_alive: Duration,
+    /// How long open requests may go on after a stop.
+    pub timeout_graceful_shutdown: Duration,
+    /// Connections that the kernel holds before they are accepted.
+    pub backlog: u32,
+}
+
+/// The proxy to ports.
+#[derive(Clone, Debug)]
+pub struct Proxy {
+    /// Whether `X-Forwarded-*` of a caller are kept; otherwise they are replaced.
+    pub trust_forwarded: bool,
+}
+
+/// Logs.
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// `ERROR`, `WARN`, `INFO`, `DEBUG` or `TRACE`, in any letter case.
+    pub level: String,
+}
+
+/// Where records are kept.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// Database file; absent means the one in the data directory.
+    pub path: Option<PathBuf>,
+}
+
+/// The native runtime.
+#[derive(Clone, Debug)]
+pub struct Native {
+    /// Between TERM and KILL when a sandbox is ended.
+    pub grace: Duration,
+}
+
+/// Images.
+#[derive(Clone, Debug)]
+pub struct Images {
+    /// Registries that speak plain HTTP, `host[:port]`, beside those on loopback.
+    pub plain_http_hosts: Vec<String>,
+}
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Built in.
+    Default,
+    /// The configuration file.
+    File,
+    /// This environment variable.
+    Env(String),
+    /// A command-line flag.
+    Flag,
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File => f.write_str("file"),
+            Self::Env(name) => write!(f, "env {name}"),
+            Self::Flag => f.write_str("flag"),
+        }
+    }
+}
+
+/// One value in force.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Dotted name, `server.port`.
+    pub key: &'static str,
+    /// As TOML writes it; secrets are masked; `None` when unset.
+    pub value: Option<String>,
+    /// Where it came from.
+    pub source: Source,
+    /// What it is for.
+    pub purpose: &'static str,
+}
+
+/// The configuration in force, for people: secrets are masked. Its `Display` is a TOML file.
+#[derive(Clone, Debug)]
+pub struct Effective {
+    /// The file that was read.
+    pub file: Option<PathBuf>,
+    /// Every key, in order.
+    pub entries: Vec<Entry>,
+}
+
+impl std::fmt::Display for Effective {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.file {
+            Some(path) => writeln!(f, "# file: {}", path.display())?,
+            None => writeln!(f, "# file: none")?,
+        }
+        let mut section = "";
+        for entry in &self.entries {
+            let (head, name) = entry.key.split_once('.').expect("every key has a section");
+            if head != section {
+                writeln!(f, "\n[{head}]")?;
+                section = head;
+            }
+            match &entry.value {
+                Some(value) => writeln!(f, "{name} = {value}  # {}", entry.source)?,
+                None => writeln!(f, "# {name} is not set")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("read the configuration file \"{}\"", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// The system's words.
+        source: std::io::Error,
+    },
+    /// The file is not TOML.
+    #[error("the configuration file \"{}\" is not TOML", path.display())]
+    Syntax {
+        /// Which file.
+        path: PathBuf,
+        /// Where and why.
+        source: Box<toml::de::Error>,
+    },
+    /// A key is not known.
+    #[error("unknown key {key} in {place}{}", nearest.as_ref().map(|n| format!("; did you mean {n}?")).unwrap_or_default())]
+    Unknown {
+        /// The key as it was written.
+        key: String,
+        /// The file or the variable.
+        place: String,
+        /// The nearest known key.
+        nearest: Option<&'static str>,
+    },
+    /// A published key whose subject does not exist here.
+    #[error("{key} in {place} cannot be obeyed: {why}; remove it")]
+    Unsupported {
+        /// The key as it was written.
+        key: String,
+        /// The file or the variable.
+        place: String,
+        /// The reason.
+        why: &'static str,
+    },
+    /// A value is of the wrong type or outside its range.
+    #[error("{key} from {origin}: {problem}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// Where the value came from.
+        origin: Source,
+        /// What is wanted.
+        problem: String,
+    },
+}

@@ -1,0 +1,198 @@
+//! What drivers have the runtime do. Every effect may be dropped at any await and run again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lifecycle::runtime::{BoxFuture, Create, ErrorKind, Observed, PullAuth, Receipt, RuntimeError};
+use lifecycle::state::{Event, State};
+use protocol::error::code;
+use secrecy::ExposeSecret as _;
+
+use super::Driver;
+use crate::errors::create_failure_code;
+
+/// First wait before a failed removal is tried again; it doubles.
+const RETRY_FIRST: Duration = Duration::from_millis(200);
+/// Longest wait between two tries of a removal.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Bytes of an ended sandbox's console that are kept.
+pub(crate) const CONSOLE_BYTES: usize = 64 * 1024;
+
+/// How an effect ended.
+pub(super) enum Outcome {
+    Created(Receipt),
+    Event(Event),
+    /// What the runtime has of a sandbox that was found in the database.
+    Found(Result<Observed, RuntimeError>),
+    /// Leftovers of an ended sandbox could not be removed.
+    CleanFailed,
+    Done,
+}
+
+/// Whether an earlier try may have left something.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leftovers {
+    None,
+    Possible,
+}
+
+impl Driver {
+    pub(super) fn create(
+        &self,
+        auth: Option<PullAuth>,
+        leftovers: Leftovers,
+    ) -> BoxFuture<'static, Outcome> {
+        let (app, id, spec, view) = (
+            self.app.clone(),
+            self.row.id.clone(),
+            self.row.spec.clone(),
+            self.view.clone(),
+        );
+        Box::pin(async move {
+            if leftovers == Leftovers::Possible
+                && let Err(error) = app.runtime.destroy(&id, Duration::ZERO).await
+            {
+                return failed(&error);
+            }
+            if spec.private_pull && auth.is_none() {
+                return Outcome::Event(Event::CreateFailed {
+                    code: code::IMAGE_PULL_FAILED.to_owned(),
+                    message: "the server was restarted before the image was there, and credentials of a pull are \
+                              never stored: create the sandbox again"
+                        .to_owned(),
+                });
+            }
+            let progress = move |sentence: String| {
+                view.send_if_modified(|row| {
+                    let pending = row.state == State::Pending;
+                    if pending {
+                        Arc::make_mut(row).message = sentence;
+                    }
+                    pending
+                });
+            };
+            let token = app.auth.token(id.as_str());
+            let request = Create {
+                id: &id,
+                spec: &spec,
+                token: token.expose_secret(),
+                pull_auth: auth,
+                progress: &progress,
+            };
+            match app.runtime.create(request).await {
+                Ok(created) => Outcome::Created(created.receipt),
+                Err(error) => failed(&error),
+            }
+        })
+    }
+
+    pub(super) fn pause(&self) -> BoxFuture<'static, Outcome> {
+        let (app, id) = (self.app.clone(), self.row.id.clone());
+        Box::pin(async move {
+            let Some(pause) = app.runtime.pause() else {
+                return Outcome::Event(Event::PauseFailed {
+                    message: no_pause(app.runtime.name()),
+                });
+            };
+            Outcome::Event(match pause.pause(&id).await {
+                Ok(()) => Event::Paused,
+                Err(error) => Event::PauseFailed {
+                    message: error.message,
+                },
+            })
+        })
+    }
+
+    pub(super) fn resume(&self) -> BoxFuture<'static, Outcome> {
+        let (app, id) = (self.app.clone(), self.row.id.clone());
+        Box::pin(async move {
+            let Some(pause) = app.runtime.pause() else {
+                return Outcome::Event(Event::ResumeFailed {
+                    message: no_pause(app.runtime.name()),
+                });
+            };
+            Outcome::Event(match pause.resume(&id).await {
+                Ok(()) => Event::Resumed,
+                Err(error) => Event::ResumeFailed {
+                    message: error.message,
+                },
+            })
+        })
+    }
+
+    pub(super) fn destroy(&self) -> BoxFuture<'static, Outcome> {
+        let (app, id, grace, wait) = (
+            self.app.clone(),
+            self.row.id.clone(),
+            self.grace,
+            self.retry_wait(),
+        );
+        Box::pin(async move {
+            tokio::time::sleep(wait).await;
+            Outcome::Event(match app.runtime.destroy(&id, grace).await {
+                Ok(()) => Event::Destroyed,
+                Err(error) => {
+                    tracing::warn!(sandbox_id = %id, error = %error, "a sandbox could not be removed; it is tried again");
+                    Event::DestroyFailed {
+                        message: error.message,
+                    }
+                }
+            })
+        })
+    }
+
+    /// Removes what an ended sandbox left behind, and keeps the end of its console.
+    pub(super) fn clean(&self) -> BoxFuture<'static, Outcome> {
+        let (app, id, wait) = (self.app.clone(), self.row.id.clone(), self.retry_wait());
+        Box::pin(async move {
+            tokio::time::sleep(wait).await;
+            match app.runtime.console(&id, CONSOLE_BYTES).await {
+                Ok(tail) if !tail.is_empty() => {
+                    if let Err(error) = app.store.set_console(&id, &tail).await {
+                        tracing::warn!(sandbox_id = %id, error = %crate::wire::chain(&error), "a console could not be kept");
+                    }
+                }
+                Ok(_) => {}
+                // Of a sandbox that could not be made there is none.
+                Err(error) => {
+                    tracing::debug!(sandbox_id = %id, error = %error, "no console to keep")
+                }
+            }
+            match app.runtime.destroy(&id, Duration::ZERO).await {
+                Ok(()) => Outcome::Done,
+                Err(error) => {
+                    tracing::warn!(sandbox_id = %id, error = %error, "leftovers could not be removed; it is tried again");
+                    Outcome::CleanFailed
+                }
+            }
+        })
+    }
+
+    pub(super) fn observe(&self) -> BoxFuture<'static, Result<Observed, RuntimeError>> {
+        let (app, id) = (self.app.clone(), self.row.id.clone());
+        Box::pin(async move { app.runtime.observe(&id).await })
+    }
+
+    fn retry_wait(&self) -> Duration {
+        match self.failures {
+            0 => Duration::ZERO,
+            n => RETRY_FIRST
+                .saturating_mul(1 << (n - 1).min(16))
+                .min(RETRY_MAX),
+        }
+    }
+}
+
+fn failed(error: &RuntimeError) -> Outcome {
+    if error.kind == ErrorKind::Internal {
+        tracing::warn!(error = %error, "a sandbox could not be made");
+    }
+    Outcome::Event(Event::CreateFailed {
+        code: create_failure_code(error).to_owned(),
+        message: error.message.clone(),
+    })
+}
+
+fn no_pause(runtime: &str) -> String {
+    format!("the runtime {runtime} cannot pause sandboxes on this machine")
+}

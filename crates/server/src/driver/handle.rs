@@ -1,0 +1,120 @@
+//! What the rest of the server holds of a sandbox: its present row and its driver's mailbox.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use lifecycle::spec::SandboxId;
+use lifecycle::state::State;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::errors::ApiError;
+use crate::store::Row;
+
+pub(super) type Reply = oneshot::Sender<Result<Arc<Row>, ApiError>>;
+
+/// What a driver is asked to do.
+pub(super) enum Command {
+    Pause(Reply),
+    Resume(Reply),
+    Delete {
+        grace: Option<Duration>,
+        reply: Reply,
+    },
+    Renew(Timestamp, Reply),
+    Patch(BTreeMap<String, Option<String>>, Reply),
+    /// Something may have happened: ask the runtime.
+    Look,
+}
+
+/// A sandbox as the rest of the server sees it.
+pub(crate) struct Sandbox {
+    id: SandboxId,
+    mailbox: mpsc::Sender<Command>,
+    view: watch::Receiver<Arc<Row>>,
+}
+
+impl Sandbox {
+    pub(super) fn new(
+        id: SandboxId,
+        mailbox: mpsc::Sender<Command>,
+        view: watch::Receiver<Arc<Row>>,
+    ) -> Self {
+        Self { id, mailbox, view }
+    }
+
+    pub(crate) fn id(&self) -> &SandboxId {
+        &self.id
+    }
+
+    /// The row as it is now.
+    pub(crate) fn row(&self) -> Arc<Row> {
+        self.view.borrow().clone()
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.view.borrow().state
+    }
+
+    /// Waits until the row satisfies `wanted`, at most `limit`; the row then, or `None` when the sandbox is gone.
+    pub(crate) async fn wait(
+        &self,
+        wanted: impl Fn(&Row) -> bool,
+        limit: Duration,
+    ) -> Option<Arc<Row>> {
+        let mut view = self.view.clone();
+        let waited = tokio::time::timeout(limit, view.wait_for(|row| wanted(row))).await;
+        match waited {
+            Ok(Ok(row)) => Some(row.clone()),
+            Ok(Err(_gone)) => None,
+            Err(_late) => Some(self.row()),
+        }
+    }
+
+    /// Waits until nothing of the sandbox is left; `false` when `limit` was not enough.
+    pub(crate) async fn gone(&self, limit: Duration) -> bool {
+        let mut view = self.view.clone();
+        tokio::time::timeout(limit, view.wait_for(|_| false))
+            .await
+            .is_ok()
+    }
+
+    pub(crate) async fn pause(&self) -> Result<Arc<Row>, ApiError> {
+        self.ask(Command::Pause).await
+    }
+
+    pub(crate) async fn resume(&self) -> Result<Arc<Row>, ApiError> {
+        self.ask(Command::Resume).await
+    }
+
+    pub(crate) async fn delete(&self, grace: Option<Duration>) -> Result<Arc<Row>, ApiError> {
+        self.ask(|reply| Command::Delete { grace, reply }).await
+    }
+
+    pub(crate) async fn renew(&self, at: Timestamp) -> Result<Arc<Row>, ApiError> {
+        self.ask(|reply| Command::Renew(at, reply)).await
+    }
+
+    pub(crate) async fn patch(
+        &self,
+        patch: BTreeMap<String, Option<String>>,
+    ) -> Result<Arc<Row>, ApiError> {
+        self.ask(|reply| Command::Patch(patch, reply)).await
+    }
+
+    /// Tells the driver to ask the runtime; a full mailbox means that it is awake anyway.
+    pub(crate) fn look(&self) {
+        let _ = self.mailbox.try_send(Command::Look);
+    }
+
+    async fn ask(&self, command: impl FnOnce(Reply) -> Command) -> Result<Arc<Row>, ApiError> {
+        let (reply, answer) = oneshot::channel();
+        let gone = || ApiError::not_found(self.id.as_str());
+        self.mailbox
+            .send(command(reply))
+            .await
+            .map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+}

@@ -1,0 +1,168 @@
+//! The one place where refusals and failures become HTTP answers.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use lifecycle::runtime::{ErrorKind, RuntimeError};
+use lifecycle::state::Rejected;
+use protocol::error::code;
+use serde_json::{Value, json};
+
+/// An answer that is not a success: a status, a stable code, a sentence for people.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    pub(crate) code: String,
+    pub(crate) message: String,
+    /// The published shape of validation errors, beside code and message.
+    detail: Option<Value>,
+    retry_after_seconds: Option<u32>,
+}
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            code: code.to_owned(),
+            message: message.into(),
+            detail: None,
+            retry_after_seconds: None,
+        }
+    }
+
+    pub(crate) fn bad_request(code: &str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code, message)
+    }
+
+    pub(crate) fn not_found(id: &str) -> Self {
+        let shown: String = id.chars().take(MAX_ECHOED_CHARS).collect();
+        Self::new(
+            StatusCode::NOT_FOUND,
+            code::NOT_FOUND,
+            format!("there is no sandbox \"{shown}\""),
+        )
+    }
+
+    pub(crate) fn conflict(code: &str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, code, message)
+    }
+
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            code::INTERNAL_ERROR,
+            message,
+        )
+    }
+
+    pub(crate) fn not_implemented(code: &str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, code, message)
+    }
+
+    /// 422 in the published shape: `loc` is the path to the value, `kind` a word for programs.
+    pub(crate) fn invalid(
+        code: &str,
+        kind: &str,
+        loc: &[String],
+        message: impl Into<String>,
+    ) -> Self {
+        let message = message.into();
+        let loc: Vec<Value> = loc
+            .iter()
+            .map(|part| {
+                part.parse::<u64>()
+                    .map_or_else(|_| json!(part), |n| json!(n))
+            })
+            .collect();
+        let detail = json!([{ "type": kind, "loc": loc, "msg": message }]);
+        Self {
+            detail: Some(detail),
+            ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, message)
+        }
+    }
+
+    pub(crate) fn retry_after(mut self, seconds: u32) -> Self {
+        self.retry_after_seconds = Some(seconds);
+        self
+    }
+}
+
+/// Most characters of a caller's own words that an error repeats.
+const MAX_ECHOED_CHARS: usize = 80;
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut body = json!({ "code": self.code, "message": self.message });
+        if let Some(detail) = self.detail {
+            body["detail"] = detail;
+        }
+        let mut response = (self.status, Json(body)).into_response();
+        if let Some(seconds) = self.retry_after_seconds {
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+impl From<lifecycle::admit::Refusal> for ApiError {
+    fn from(refusal: lifecycle::admit::Refusal) -> Self {
+        let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST);
+        if status == StatusCode::UNPROCESSABLE_ENTITY {
+            let mut loc = vec!["body".to_owned()];
+            loc.extend(
+                refusal
+                    .field
+                    .split('.')
+                    .filter(|part| !part.is_empty())
+                    .map(str::to_owned),
+            );
+            return Self::invalid(refusal.code, "value_error", &loc, refusal.message);
+        }
+        Self::new(status, refusal.code, refusal.message)
+    }
+}
+
+impl From<Rejected> for ApiError {
+    fn from(rejected: Rejected) -> Self {
+        Self::conflict(rejected.code, rejected.message)
+    }
+}
+
+impl From<crate::store::Error> for ApiError {
+    fn from(error: crate::store::Error) -> Self {
+        tracing::error!(error = %crate::wire::chain(&error), "the database failed");
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            code::INTERNAL_ERROR,
+            "the server's database cannot be used just now; nothing was changed, try again",
+        )
+    }
+}
+
+/// The code under which a failed create is remembered.
+pub(crate) fn create_failure_code(error: &RuntimeError) -> &'static str {
+    match error.kind {
+        ErrorKind::Image => code::IMAGE_PULL_FAILED,
+        ErrorKind::Entrypoint => code::INVALID_ENTRYPOINT,
+        ErrorKind::Unsupported => code::NOT_SUPPORTED,
+        ErrorKind::Exhausted | ErrorKind::NotFound | ErrorKind::Internal => code::START_FAILED,
+    }
+}
+
+/// The answer to a look-up of a sandbox that could not be made: a user's mistake is a 4xx, ours a 5xx that no
+/// published client repeats by itself.
+pub(crate) fn create_failure(failure_code: &str, message: &str) -> ApiError {
+    let status = match failure_code {
+        code::IMAGE_PULL_FAILED | code::INVALID_ENTRYPOINT | code::NOT_SUPPORTED => {
+            StatusCode::BAD_REQUEST
+        }
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    ApiError::new(
+        status,
+        failure_code,
+        format!("the sandbox could not be made: {message}"),
+    )
+}

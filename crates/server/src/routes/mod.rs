@@ -1,0 +1,159 @@
+//! Every route, bare and under `/v1`, and what answers where there is none.
+
+mod about;
+mod body;
+mod diagnostics;
+mod endpoints;
+mod query;
+mod sandboxes;
+mod unsupported;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{OriginalUri, Request};
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, patch, post};
+use http::{HeaderValue, Method, StatusCode, header};
+use protocol::error::code;
+
+use crate::app::App;
+use crate::errors::ApiError;
+use crate::{middleware, proxy};
+
+/// The whole API.
+pub(crate) fn router(app: &Arc<App>) -> Router {
+    let mut router = Router::new()
+        .route("/health", get(about::health))
+        .route("/version", get(about::version))
+        .route("/v1/metrics/events", post(about::metrics_event));
+    for prefix in ["", "/v1"] {
+        let at = |path: &str| format!("{prefix}{path}");
+        router = router
+            .route(&at("/capabilities"), get(about::capabilities))
+            .route(
+                &at("/sandboxes"),
+                post(sandboxes::create).get(sandboxes::list),
+            )
+            .route(
+                &at("/sandboxes/{id}"),
+                get(sandboxes::get).delete(sandboxes::delete),
+            )
+            .route(
+                &at("/sandboxes/{id}/metadata"),
+                patch(sandboxes::patch_metadata),
+            )
+            .route(&at("/sandboxes/{id}/pause"), post(sandboxes::pause))
+            .route(&at("/sandboxes/{id}/resume"), post(sandboxes::resume))
+            .route(
+                &at("/sandboxes/{id}/renew-expiration"),
+                post(sandboxes::renew),
+            )
+            .route(
+                &at("/sandboxes/{id}/endpoints/{port}"),
+                get(endpoints::look_up),
+            )
+            .route(
+                &at("/sandboxes/{id}/diagnostics/logs"),
+                get(diagnostics::logs),
+            )
+            .route(
+                &at("/sandboxes/{id}/diagnostics/events"),
+                get(diagnostics::events),
+            )
+            .route(
+                &at("/sandboxes/{id}/diagnostics/inspect"),
+                get(diagnostics::inspect),
+            )
+            .route(
+                &at("/sandboxes/{id}/diagnostics/summary"),
+                get(diagnostics::summary),
+            )
+            .route(
+                &at("/sandboxes/{id}/snapshots"),
+                post(unsupported::snapshots),
+            )
+            .route(&at("/snapshots"), get(unsupported::snapshots))
+            .route(
+                &at("/snapshots/{id}"),
+                get(unsupported::snapshots).delete(unsupported::snapshots),
+            )
+            .route(
+                &at("/pools"),
+                get(unsupported::pools).post(unsupported::pools),
+            )
+            .route(
+                &at("/pools/{name}"),
+                get(unsupported::pools)
+                    .put(unsupported::pools)
+                    .delete(unsupported::pools),
+            )
+            .route(
+                &at("/templates"),
+                get(unsupported::templates).post(unsupported::templates),
+            )
+            .route(
+                &at("/templates/{id}"),
+                get(unsupported::templates).delete(unsupported::templates),
+            )
+            .route(
+                &at("/sandboxes/{id}/networkpolicy"),
+                get(unsupported::network_policy)
+                    .put(unsupported::network_policy)
+                    .patch(unsupported::network_policy)
+                    .delete(unsupported::network_policy),
+            )
+            .route(&at("/sandboxes/{id}/proxy/{port}"), any(proxy::call))
+            .route(&at("/sandboxes/{id}/proxy/{port}/"), any(proxy::call))
+            .route(
+                &at("/sandboxes/{id}/proxy/{port}/{*rest}"),
+                any(proxy::call),
+            );
+    }
+    router
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn_with_state(app.clone(), middleware::limit))
+        .layer(from_fn_with_state(app.clone(), middleware::authenticate))
+        .layer(from_fn(middleware::identify))
+        .with_state(app.clone())
+}
+
+/// An unknown path; one that only ends in a slash too many is sent to where it meant.
+async fn not_found(OriginalUri(uri): OriginalUri, request: Request) -> Response {
+    let path = uri.path();
+    let trimmed = path.trim_end_matches('/');
+    if trimmed.len() < path.len() && trimmed.len() > 1 && !trimmed.starts_with("//") {
+        let location = match uri.query() {
+            Some(query) => format!("{trimmed}?{query}"),
+            None => trimmed.to_owned(),
+        };
+        if let Ok(location) = HeaderValue::try_from(location) {
+            return (
+                StatusCode::TEMPORARY_REDIRECT,
+                [(header::LOCATION, location)],
+            )
+                .into_response();
+        }
+    }
+    let shown: String = path.chars().take(MAX_ECHOED_PATH).collect();
+    ApiError::new(
+        StatusCode::NOT_FOUND,
+        code::ROUTE_NOT_FOUND,
+        format!("there is no route {} {shown}", request.method()),
+    )
+    .into_response()
+}
+
+/// Most characters of an unknown path that the answer repeats.
+const MAX_ECHOED_PATH: usize = 200;
+
+async fn method_not_allowed(method: Method, OriginalUri(uri): OriginalUri) -> ApiError {
+    let shown: String = uri.path().chars().take(MAX_ECHOED_PATH).collect();
+    ApiError::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        code::METHOD_NOT_ALLOWED,
+        format!("{shown} does not take {method}; the header Allow lists what it takes"),
+    )
+}

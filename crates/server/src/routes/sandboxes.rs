@@ -1,0 +1,329 @@
+//! Sandboxes: made, found, changed and ended.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Extension, OriginalUri, Path, State};
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use lifecycle::admit::{Rules, admit};
+use lifecycle::runtime::PullAuth;
+use lifecycle::spec::SandboxId;
+use lifecycle::state::{self, Event};
+use protocol::error::code;
+use protocol::lifecycle::{
+    self as wire_types, CreateSandboxRequest, ListSandboxesResponse, PaginationInfo, RenewRequest,
+    RenewResponse,
+};
+
+use super::body::Body;
+use super::query::Query;
+use crate::app::App;
+use crate::driver::{self, Sandbox, Start};
+use crate::errors::ApiError;
+use crate::middleware::Slot;
+use crate::store::{Filter, Row};
+use crate::wire::{self, View};
+
+type Shared = State<Arc<App>>;
+
+/// Longest `?wait=` of a create.
+const MAX_WAIT_SECONDS: f64 = 600.0;
+/// Longest wait of a request for the end of what it started; clients give up after 30 s.
+const EFFECT_WAIT: Duration = Duration::from_secs(25);
+/// Longest grace that a deletion may ask for.
+const MAX_GRACE_SECONDS: f64 = 20.0;
+/// Sandboxes in one page (published).
+const MAX_PAGE_SIZE: u64 = 200;
+/// Largest page number that is read; beyond it no list goes.
+const MAX_PAGE: u64 = i64::MAX as u64;
+
+/// `POST /sandboxes`: 202 as soon as the sandbox is remembered; with `?wait=N` when it runs or failed.
+pub(super) async fn create(
+    State(app): Shared,
+    Extension(slot): Extension<Slot>,
+    OriginalUri(uri): OriginalUri,
+    Body(body): Body,
+) -> Result<Response, ApiError> {
+    let wait = Query::of(&uri).seconds("wait", MAX_WAIT_SECONDS)?;
+    let request: CreateSandboxRequest = wire::decode(&body)?;
+    let rules = Rules {
+        max_timeout_seconds: app.config.server.max_sandbox_timeout_seconds,
+        leased: app.leased,
+    };
+    let admitted = admit(request, &app.runtime.capabilities(), &rules)?;
+    let id =
+        SandboxId::parse(&uuid::Uuid::new_v4().hyphenated().to_string()).expect("a UUID is an id");
+    let now = app.now();
+    let expires_at = admitted
+        .spec
+        .timeout_seconds
+        .map(|seconds| {
+            let lifetime =
+                jiff::SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
+            now.checked_add(lifetime).map_err(|_| {
+                ApiError::bad_request(
+                    code::INVALID_PARAMETER,
+                    "timeout: the date of the end cannot be represented",
+                )
+            })
+        })
+        .transpose()?;
+    let row = Row {
+        id,
+        spec: admitted.spec,
+        state: state::State::Pending,
+        reason: "ACCEPTED".to_owned(),
+        message: "Sandbox is being made.".to_owned(),
+        transition_at: now,
+        created_at: now,
+        expires_at,
+        exit: None,
+        receipt: None,
+        failure_code: None,
+    };
+    let answer = wire::sandbox(&row, View::Created, app.runtime.name());
+    let sandbox = accept(&app, row, admitted.pull_auth).await?;
+    let Some(wait) = wait.filter(|wait| !wait.is_zero()) else {
+        return Ok((StatusCode::ACCEPTED, Json(answer)).into_response());
+    };
+    slot.release();
+    let settled = sandbox
+        .wait(|row| row.state != state::State::Pending, wait)
+        .await;
+    let answer = settled.map_or(answer, |row| {
+        wire::sandbox(&row, View::Detail, app.runtime.name())
+    });
+    Ok((StatusCode::ACCEPTED, Json(answer)).into_response())
+}
+
+/// Remembers a sandbox and gives it a driver: both, whether or not the caller stays.
+async fn accept(
+    app: &Arc<App>,
+    row: Row,
+    auth: Option<PullAuth>,
+) -> Result<Arc<Sandbox>, ApiError> {
+    let app_of_task = app.clone();
+    let accepted = app.tasks.spawn(async move {
+        app_of_task.store.insert(&row).await?;
+        Ok(driver::spawn(&app_of_task, row, Start::Fresh(auth)))
+    });
+    accepted
+        .await
+        .unwrap_or_else(|_| Err(ApiError::internal("the create was not finished; try again")))
+}
+
+/// `GET /sandboxes`.
+pub(super) async fn list(
+    State(app): Shared,
+    OriginalUri(uri): OriginalUri,
+) -> Result<Json<ListSandboxesResponse>, ApiError> {
+    let query = Query::of(&uri);
+    let page = query.number("page", 1..=MAX_PAGE, 1)?;
+    let page_size = query.number("pageSize", 1..=MAX_PAGE_SIZE, 20)?;
+    let states: Vec<&str> = query.all("state").collect();
+    let filter = Filter {
+        // A word that is no state of ours matches nothing.
+        states: (!states.is_empty())
+            .then(|| states.iter().filter_map(|word| word.parse().ok()).collect()),
+        metadata: query
+            .text("metadata")
+            .map(metadata_filter)
+            .transpose()?
+            .unwrap_or_default(),
+    };
+    let found = app.store.list(filter, page, page_size).await?;
+    let total_pages = found.total.div_ceil(page_size);
+    let items = found.rows.iter().map(|row| present(&app, row)).collect();
+    Ok(Json(ListSandboxesResponse {
+        items,
+        pagination: PaginationInfo {
+            page,
+            page_size,
+            total_items: found.total,
+            total_pages,
+            has_next_page: page < total_pages,
+        },
+    }))
+}
+
+/// A stored row as an item; while `Pending` with the progress that is not stored.
+fn present(app: &App, row: &Row) -> wire_types::Sandbox {
+    let mut item = wire::sandbox(row, View::Item, app.runtime.name());
+    if row.state == state::State::Pending
+        && let Some(sandbox) = app.sandboxes.get(row.id.as_str())
+    {
+        let now = sandbox.row();
+        if now.state == row.state {
+            item.status.message = Some(now.message.clone());
+        }
+    }
+    item
+}
+
+/// `k=v&k2=v2`, each part URL-encoded.
+fn metadata_filter(text: &str) -> Result<Vec<(String, String)>, ApiError> {
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    if text
+        .split('&')
+        .any(|pair| !pair.contains('=') || pair.starts_with('='))
+    {
+        return Err(ApiError::bad_request(
+            code::INVALID_METADATA_FORMAT,
+            "metadata: must be key=value pairs joined by &, URL-encoded as one parameter",
+        ));
+    }
+    Ok(form_urlencoded::parse(text.as_bytes())
+        .into_owned()
+        .collect())
+}
+
+/// `GET /sandboxes/{id}`.
+pub(super) async fn get(
+    State(app): Shared,
+    Path(id): Path<String>,
+) -> Result<Json<wire_types::Sandbox>, ApiError> {
+    let sandbox = app.sandbox(&id)?;
+    Ok(Json(wire::sandbox(
+        &sandbox.row(),
+        View::Detail,
+        app.runtime.name(),
+    )))
+}
+
+/// `DELETE /sandboxes/{id}`: 204 when nothing of it is left.
+pub(super) async fn delete(
+    State(app): Shared,
+    Extension(slot): Extension<Slot>,
+    Path(id): Path<String>,
+    OriginalUri(uri): OriginalUri,
+) -> Result<StatusCode, ApiError> {
+    let grace = Query::of(&uri).seconds("grace", MAX_GRACE_SECONDS)?;
+    let sandbox = app.sandbox(&id)?;
+    sandbox.delete(grace).await?;
+    slot.release();
+    if sandbox.gone(EFFECT_WAIT).await {
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    Err(ApiError::new(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        code::DELETE_FAILED,
+        format!(
+            "the sandbox is still being ended, and it is tried until it is gone: {}",
+            sandbox.row().message
+        ),
+    ))
+}
+
+/// `PATCH /sandboxes/{id}/metadata`.
+pub(super) async fn patch_metadata(
+    State(app): Shared,
+    Path(id): Path<String>,
+    Body(body): Body,
+) -> Result<Json<wire_types::Sandbox>, ApiError> {
+    let sandbox = app.sandbox(&id)?;
+    let patch: BTreeMap<String, Option<String>> = wire::decode(&body)?;
+    let row = sandbox.patch(patch).await?;
+    Ok(Json(wire::sandbox(&row, View::Detail, app.runtime.name())))
+}
+
+/// `POST /sandboxes/{id}/renew-expiration`.
+pub(super) async fn renew(
+    State(app): Shared,
+    Path(id): Path<String>,
+    Body(body): Body,
+) -> Result<Json<RenewResponse>, ApiError> {
+    let sandbox = app.sandbox(&id)?;
+    let request: RenewRequest = wire::decode(&body)?;
+    let at = wire::instant(&request.expires_at).ok_or_else(|| {
+        let loc = ["body".to_owned(), "expiresAt".to_owned()];
+        let problem = "expiresAt: must be a date and time as in 2030-01-31T12:00:00Z";
+        ApiError::invalid(code::INVALID_PARAMETER, "datetime_parsing", &loc, problem)
+    })?;
+    let row = sandbox.renew(at).await?;
+    let expires_at = row.expires_at.expect("a renewal sets it").to_string();
+    Ok(Json(RenewResponse { expires_at }))
+}
+
+/// `POST /sandboxes/{id}/pause`: 202 when it is frozen.
+pub(super) async fn pause(
+    State(app): Shared,
+    Extension(slot): Extension<Slot>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    let sandbox = app.sandbox(&id)?;
+    if app.runtime.pause().is_none() {
+        return Err(ApiError::bad_request(
+            code::NOT_SUPPORTED,
+            format!(
+                "the runtime {} cannot pause sandboxes on this machine",
+                app.runtime.name()
+            ),
+        ));
+    }
+    sandbox.pause().await?;
+    slot.release();
+    let row = sandbox
+        .wait(|row| row.state != state::State::Pausing, EFFECT_WAIT)
+        .await;
+    settled(
+        &id,
+        row.as_deref(),
+        &Event::PauseFailed {
+            message: String::new(),
+        },
+        code::PAUSE_FAILED,
+    )
+}
+
+/// `POST /sandboxes/{id}/resume`: 202 when it runs again.
+pub(super) async fn resume(
+    State(app): Shared,
+    Extension(slot): Extension<Slot>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    let sandbox = app.sandbox(&id)?;
+    sandbox.resume().await?;
+    slot.release();
+    let row = sandbox
+        .wait(|row| row.state != state::State::Resuming, EFFECT_WAIT)
+        .await;
+    settled(
+        &id,
+        row.as_deref(),
+        &Event::ResumeFailed {
+            message: String::new(),
+        },
+        code::RESUME_FAILED,
+    )
+}
+
+/// 202, unless what was asked for has failed meanwhile.
+fn settled(
+    id: &str,
+    row: Option<&Row>,
+    failure: &Event,
+    code: &str,
+) -> Result<StatusCode, ApiError> {
+    let Some(row) = row else {
+        return Err(ApiError::not_found(id));
+    };
+    if row.reason == state::reason(failure).0 {
+        return Err(ApiError::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            code,
+            row.message.clone(),
+        ));
+    }
+    if !row.state.is_live() {
+        return Err(ApiError::conflict(
+            code::NOT_RUNNING,
+            format!("the sandbox has ended: {}", row.message),
+        ));
+    }
+    Ok(StatusCode::ACCEPTED)
+}

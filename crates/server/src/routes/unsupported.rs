@@ -1,0 +1,30 @@
+//! Routes of the protocol whose subject does not exist here yet: answered, never missing.
+
+use protocol::error::code;
+
+use crate::errors::ApiError;
+
+pub(super) async fn snapshots() -> ApiError {
+    ApiError::not_implemented(
+        code::SNAPSHOT_NOT_IMPLEMENTED,
+        "snapshots do not exist here yet",
+    )
+}
+
+pub(super) async fn pools() -> ApiError {
+    ApiError::not_implemented(code::POOL_NOT_SUPPORTED, "pools do not exist here yet")
+}
+
+pub(super) async fn templates() -> ApiError {
+    ApiError::not_implemented(
+        code::TEMPLATE_NOT_SUPPORTED,
+        "templates do not exist here yet; create from an image",
+    )
+}
+
+pub(super) async fn network_policy() -> ApiError {
+    ApiError::not_implemented(
+        code::POLICY_NOT_SUPPORTED,
+        "network policies do not exist here yet: a sandbox has no way out",
+    )
+}

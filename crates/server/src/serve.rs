@@ -1,0 +1,106 @@
+//! The entry of this crate: a server from its start to its clean stop.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use lifecycle::runtime::Runtime;
+use secrecy::SecretString;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::app::{App, Registry};
+use crate::auth::Auth;
+use crate::config::Config;
+use crate::driver::{self, Start, sweep};
+use crate::proxy::pool::Pool;
+use crate::store::Store;
+use crate::{accept, routes};
+
+/// What a server is made from.
+pub struct Options {
+    /// The configuration in force.
+    pub config: Config,
+    /// The key that every call to the API must carry.
+    pub api_key: SecretString,
+    /// The secret from which the tokens of sandboxes are made; the same at every start.
+    pub secret: [u8; 32],
+    /// Where records are kept.
+    pub database: Database,
+    /// Whether sandboxes end with this engine.
+    pub leased: bool,
+}
+
+/// Where records are kept.
+#[derive(Clone, Debug)]
+pub enum Database {
+    /// In this file, which one server at a time may own.
+    File(PathBuf),
+    /// Nowhere: they end with this process.
+    Memory,
+}
+
+/// Why a server could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The records cannot be used.
+    #[error("open the server's database")]
+    Store(#[from] crate::store::Error),
+}
+
+/// Serves until `stop`, then refuses new work, lets open requests finish for
+/// `server.timeout_graceful_shutdown`, and closes the database. Sandboxes live on and are found again.
+///
+/// # Errors
+/// The database cannot be opened, or belongs to another server.
+pub async fn serve(
+    options: Options,
+    runtime: Arc<dyn Runtime>,
+    images: Option<image::Store>,
+    listener: TcpListener,
+    stop: impl Future<Output = ()> + Send,
+) -> Result<(), Error> {
+    let store = match &options.database {
+        Database::File(path) => Store::open(path).await?,
+        Database::Memory => Store::in_memory().await?,
+    };
+    let rows = store.load().await?;
+    let limit = options.config.server.limit_concurrency;
+    let app = Arc::new(App {
+        auth: Auth::new(&options.api_key, options.secret),
+        slots: (limit > 0).then(|| Arc::new(Semaphore::new(limit))),
+        config: options.config,
+        store,
+        runtime,
+        images,
+        sandboxes: Registry::default(),
+        pool: Pool::default(),
+        tasks: TaskTracker::new(),
+        closing: CancellationToken::new(),
+        leased: options.leased,
+    });
+    tracing::info!(sandboxes = rows.len(), address = ?listener.local_addr().ok(), "server starts");
+    for row in rows {
+        driver::spawn(&app, row, Start::Found);
+    }
+    app.tasks.spawn(sweep::ends(app.clone()));
+    app.tasks.spawn(sweep::rounds(app.clone()));
+    app.tasks.spawn(crate::proxy::pool::expire(app.clone()));
+
+    let server = &app.config.server;
+    let connections = accept::accept(
+        listener,
+        routes::router(&app),
+        server.timeout_keep_alive,
+        stop,
+    )
+    .await;
+    tracing::info!("server stops");
+    connections.close(server.timeout_graceful_shutdown).await;
+    app.closing.cancel();
+    app.tasks.close();
+    app.tasks.wait().await;
+    app.store.close().await;
+    Ok(())
+}

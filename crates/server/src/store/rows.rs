@@ -1,0 +1,331 @@
+//! One sandbox's row and events: written by its driver alone.
+
+use jiff::Timestamp;
+use lifecycle::runtime::{Exit, Receipt};
+use lifecycle::spec::{SandboxId, SandboxSpec};
+use lifecycle::state::State;
+use sqlx::Row as _;
+use sqlx::sqlite::SqliteRow;
+
+use super::{Error, Store, sql, to_its_end};
+
+/// Events kept for one sandbox; a loop of pauses must not fill the disk.
+const MAX_EVENTS: i64 = 500;
+
+/// Everything that is remembered of one sandbox.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Row {
+    pub(crate) id: SandboxId,
+    pub(crate) spec: SandboxSpec,
+    pub(crate) state: State,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+    pub(crate) transition_at: Timestamp,
+    pub(crate) created_at: Timestamp,
+    pub(crate) expires_at: Option<Timestamp>,
+    pub(crate) exit: Option<Exit>,
+    pub(crate) receipt: Option<Receipt>,
+    /// Code of the cause when it could not be made.
+    pub(crate) failure_code: Option<String>,
+}
+
+/// One entry of a sandbox's history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EventRow {
+    pub(crate) at: Timestamp,
+    pub(crate) state: String,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+}
+
+pub(super) const COLUMNS: &str = "id, state, reason, message, transition_at, created_at, expires_at, spec, exit, receipt, failure_code";
+
+impl Store {
+    /// Remembers a new sandbox, with its first event.
+    pub(crate) async fn insert(&self, row: &Row) -> Result<(), Error> {
+        let (store, row) = (self.clone(), row.clone());
+        to_its_end("store a new sandbox", async move {
+            store.insert_now(&row).await
+        })
+        .await
+    }
+
+    /// Stores the state that the row is in now, with an event.
+    pub(crate) async fn transition(&self, row: &Row) -> Result<(), Error> {
+        let (store, row) = (self.clone(), row.clone());
+        to_its_end("store a sandbox's state", async move {
+            store.transition_now(&row).await
+        })
+        .await
+    }
+
+    /// Stores a new deadline.
+    pub(crate) async fn set_deadline(&self, id: &SandboxId, at: Timestamp) -> Result<(), Error> {
+        let (store, id) = (self.clone(), id.clone());
+        to_its_end("store a deadline", async move {
+            store.set_deadline_now(&id, at).await
+        })
+        .await
+    }
+
+    /// Stores the labels that the specification has now.
+    pub(crate) async fn set_metadata(
+        &self,
+        id: &SandboxId,
+        spec: &SandboxSpec,
+    ) -> Result<(), Error> {
+        let (store, id, spec) = (self.clone(), id.clone(), spec.clone());
+        to_its_end("store metadata", async move {
+            store.set_metadata_now(&id, &spec).await
+        })
+        .await
+    }
+
+    /// Keeps the end of an ended sandbox's console.
+    pub(crate) async fn set_console(&self, id: &SandboxId, tail: &[u8]) -> Result<(), Error> {
+        let (store, id, tail) = (self.clone(), id.clone(), tail.to_vec());
+        to_its_end("store a console", async move {
+            store.set_console_now(&id, &tail).await
+        })
+        .await
+    }
+
+    /// The kept end of an ended sandbox's console.
+    pub(crate) async fn console(&self, id: &SandboxId) -> Result<Option<Vec<u8>>, Error> {
+        let (store, id) = (self.clone(), id.clone());
+        to_its_end(
+            "read a console",
+            async move { store.console_now(&id).await },
+        )
+        .await
+    }
+
+    /// Removes everything of a sandbox.
+    pub(crate) async fn forget(&self, id: &SandboxId) -> Result<(), Error> {
+        let (store, id) = (self.clone(), id.clone());
+        to_its_end(
+            "remove a sandbox",
+            async move { store.forget_now(&id).await },
+        )
+        .await
+    }
+
+    /// The newest events of a sandbox, oldest of them first.
+    pub(crate) async fn events(&self, id: &SandboxId, limit: u32) -> Result<Vec<EventRow>, Error> {
+        let (store, id) = (self.clone(), id.clone());
+        to_its_end(
+            "read events",
+            async move { store.events_now(&id, limit).await },
+        )
+        .await
+    }
+}
+
+/// The statements.
+impl Store {
+    async fn insert_now(&self, row: &Row) -> Result<(), Error> {
+        let op = sql("store a new sandbox");
+        let mut tx = self.writer.begin().await.map_err(&op)?;
+        sqlx::query(
+            "INSERT INTO sandboxes (id, state, reason, message, transition_at, created_at, expires_at, spec, metadata)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        )
+        .bind(row.id.as_str())
+        .bind(row.state.as_str())
+        .bind(&row.reason)
+        .bind(&row.message)
+        .bind(row.transition_at.as_microsecond())
+        .bind(row.created_at.as_microsecond())
+        .bind(row.expires_at.map(Timestamp::as_microsecond))
+        .bind(json(&row.spec))
+        .bind(json(&row.spec.metadata))
+        .execute(&mut *tx)
+        .await
+        .map_err(&op)?;
+        insert_event(&mut tx, row).await?;
+        tx.commit().await.map_err(&op)
+    }
+
+    async fn transition_now(&self, row: &Row) -> Result<(), Error> {
+        let op = sql("store a sandbox's state");
+        let mut tx = self.writer.begin().await.map_err(&op)?;
+        sqlx::query(
+            "UPDATE sandboxes SET state = ?, reason = ?, message = ?, transition_at = ?, exit = ?, receipt = ?,
+             failure_code = ? WHERE id = ?",
+        )
+        .bind(row.state.as_str())
+        .bind(&row.reason)
+        .bind(&row.message)
+        .bind(row.transition_at.as_microsecond())
+        .bind(row.exit.as_ref().map(json))
+        .bind(row.receipt.as_ref().map(json))
+        .bind(&row.failure_code)
+        .bind(row.id.as_str())
+        .execute(&mut *tx)
+        .await
+        .map_err(&op)?;
+        insert_event(&mut tx, row).await?;
+        tx.commit().await.map_err(&op)
+    }
+
+    async fn set_deadline_now(&self, id: &SandboxId, at: Timestamp) -> Result<(), Error> {
+        sqlx::query("UPDATE sandboxes SET expires_at = ? WHERE id = ?")
+            .bind(at.as_microsecond())
+            .bind(id.as_str())
+            .execute(&self.writer)
+            .await
+            .map(drop)
+            .map_err(sql("store a deadline"))
+    }
+
+    async fn set_metadata_now(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<(), Error> {
+        sqlx::query("UPDATE sandboxes SET spec = ?, metadata = ? WHERE id = ?")
+            .bind(json(spec))
+            .bind(json(&spec.metadata))
+            .bind(id.as_str())
+            .execute(&self.writer)
+            .await
+            .map(drop)
+            .map_err(sql("store metadata"))
+    }
+
+    async fn set_console_now(&self, id: &SandboxId, tail: &[u8]) -> Result<(), Error> {
+        sqlx::query("INSERT OR REPLACE INTO consoles (sandbox_id, tail) VALUES (?, ?)")
+            .bind(id.as_str())
+            .bind(tail)
+            .execute(&self.writer)
+            .await
+            .map(drop)
+            .map_err(sql("store a console"))
+    }
+
+    async fn console_now(&self, id: &SandboxId) -> Result<Option<Vec<u8>>, Error> {
+        sqlx::query_scalar("SELECT tail FROM consoles WHERE sandbox_id = ?")
+            .bind(id.as_str())
+            .fetch_optional(&self.reader)
+            .await
+            .map_err(sql("read a console"))
+    }
+
+    async fn forget_now(&self, id: &SandboxId) -> Result<(), Error> {
+        let op = sql("remove a sandbox");
+        let mut tx = self.writer.begin().await.map_err(&op)?;
+        for statement in [
+            "DELETE FROM events WHERE sandbox_id = ?",
+            "DELETE FROM consoles WHERE sandbox_id = ?",
+            "DELETE FROM sandboxes WHERE id = ?",
+        ] {
+            sqlx::query(statement)
+                .bind(id.as_str())
+                .execute(&mut *tx)
+                .await
+                .map_err(&op)?;
+        }
+        tx.commit().await.map_err(&op)
+    }
+
+    async fn events_now(&self, id: &SandboxId, limit: u32) -> Result<Vec<EventRow>, Error> {
+        let rows = sqlx::query(
+            "SELECT at, state, reason, message FROM events WHERE sandbox_id = ? ORDER BY seq DESC LIMIT ?",
+        )
+        .bind(id.as_str())
+        .bind(limit)
+        .fetch_all(&self.reader)
+        .await
+        .map_err(sql("read events"))?;
+        rows.iter()
+            .rev()
+            .map(|row| {
+                Ok(EventRow {
+                    at: instant(row.get("at")).ok_or_else(|| damaged(id.as_str(), "events.at"))?,
+                    state: row.get("state"),
+                    reason: row.get("reason"),
+                    message: row.get("message"),
+                })
+            })
+            .collect()
+    }
+
+    /// Every sandbox, for a start.
+    pub(crate) async fn load(&self) -> Result<Vec<Row>, Error> {
+        let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
+            "SELECT {COLUMNS} FROM sandboxes"
+        )))
+        .fetch_all(&self.writer)
+        .await
+        .map_err(sql("read all sandboxes"))?;
+        rows.iter().map(read).collect()
+    }
+}
+
+async fn insert_event(
+    tx: &mut sqlx::Transaction<'_, sqlx::Sqlite>,
+    row: &Row,
+) -> Result<(), Error> {
+    let op = sql("store an event");
+    sqlx::query(
+        "INSERT INTO events (sandbox_id, at, state, reason, message) VALUES (?, ?, ?, ?, ?)",
+    )
+    .bind(row.id.as_str())
+    .bind(row.transition_at.as_microsecond())
+    .bind(row.state.as_str())
+    .bind(&row.reason)
+    .bind(&row.message)
+    .execute(&mut **tx)
+    .await
+    .map_err(&op)?;
+    sqlx::query(
+        "DELETE FROM events WHERE sandbox_id = ?1 AND seq <=
+         (SELECT seq FROM events WHERE sandbox_id = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2)",
+    )
+    .bind(row.id.as_str())
+    .bind(MAX_EVENTS)
+    .execute(&mut **tx)
+    .await
+    .map(drop)
+    .map_err(&op)
+}
+
+pub(super) fn read(row: &SqliteRow) -> Result<Row, Error> {
+    let id: String = row.get("id");
+    let bad = |column| damaged(&id, column);
+    let parse_option = |column: &'static str| -> Option<String> { row.get(column) };
+    Ok(Row {
+        spec: serde_json::from_str(row.get("spec")).map_err(|_| bad("spec"))?,
+        state: row
+            .get::<&str, _>("state")
+            .parse()
+            .map_err(|()| bad("state"))?,
+        reason: row.get("reason"),
+        message: row.get("message"),
+        transition_at: instant(row.get("transition_at")).ok_or_else(|| bad("transition_at"))?,
+        created_at: instant(row.get("created_at")).ok_or_else(|| bad("created_at"))?,
+        expires_at: row
+            .get::<Option<i64>, _>("expires_at")
+            .map(|at| instant(at).ok_or_else(|| bad("expires_at")))
+            .transpose()?,
+        exit: parse_option("exit")
+            .map(|text| serde_json::from_str(&text).map_err(|_| bad("exit")))
+            .transpose()?,
+        receipt: parse_option("receipt")
+            .map(|text| serde_json::from_str(&text).map_err(|_| bad("receipt")))
+            .transpose()?,
+        failure_code: row.get("failure_code"),
+        id: SandboxId::parse(&id).ok_or_else(|| damaged(&id, "id"))?,
+    })
+}
+
+fn damaged(id: &str, column: &'static str) -> Error {
+    Error::Damaged {
+        id: id.to_owned(),
+        column,
+    }
+}
+
+fn instant(microseconds: i64) -> Option<Timestamp> {
+    Timestamp::from_microsecond(microseconds).ok()
+}
+
+fn json<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("these types have string keys and no failing serializer")
+}
