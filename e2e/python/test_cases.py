@@ -144,6 +144,7 @@ def test_os_063_a_reader_never_sees_half_of_a_replace(raw_sandbox):
     size = 4 << 20
     assert upload(execd, "/tmp/big", b"a" * size, mode=640).status_code == 200
     watch = """python3 - <<'P'
+import os, sys
 seen = set()
 while not os.path.exists('/tmp/stop'):
     data = open('/tmp/big', 'rb').read()
