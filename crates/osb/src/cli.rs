@@ -34,31 +34,31 @@ pub struct Cli {
 #[derive(Args, Clone, Debug, Default)]
 pub struct Global {
     /// API key of the server (OPEN_SANDBOX_API_KEY); a local server's key is found by itself
-    #[arg(long, global = true, value_name = "KEY", help_heading = "Connection")]
+    #[arg(long, global = true, value_name = "KEY", help_heading = "Connection", hide_short_help = true)]
     pub api_key: Option<String>,
     /// Address of the server, host:port (OPEN_SANDBOX_DOMAIN); a local server is found by itself
-    #[arg(long, global = true, value_name = "HOST:PORT", help_heading = "Connection")]
+    #[arg(long, global = true, value_name = "HOST:PORT", help_heading = "Connection", hide_short_help = true)]
     pub domain: Option<String>,
     /// http or https (OPEN_SANDBOX_PROTOCOL)
-    #[arg(long, global = true, value_name = "PROTOCOL", help_heading = "Connection")]
+    #[arg(long, global = true, value_name = "PROTOCOL", help_heading = "Connection", hide_short_help = true)]
     pub protocol: Option<String>,
     /// Longest wait for an answer, for example 30 or 1m (OPEN_SANDBOX_REQUEST_TIMEOUT)
-    #[arg(long, global = true, value_name = "DURATION", help_heading = "Connection")]
+    #[arg(long, global = true, value_name = "DURATION", help_heading = "Connection", hide_short_help = true)]
     pub request_timeout: Option<String>,
     /// Reach sandboxes through the server only (OPEN_SANDBOX_USE_SERVER_PROXY)
-    #[arg(long, global = true, overrides_with = "no_use_server_proxy", help_heading = "Connection")]
+    #[arg(long, global = true, overrides_with = "no_use_server_proxy", help_heading = "Connection", hide_short_help = true)]
     pub use_server_proxy: bool,
     /// Reach sandboxes at the address that the server names
-    #[arg(long, global = true, overrides_with = "use_server_proxy", help_heading = "Connection")]
+    #[arg(long, global = true, overrides_with = "use_server_proxy", help_heading = "Connection", hide_short_help = true)]
     pub no_use_server_proxy: bool,
     /// Configuration file (~/.opensandbox/config.toml); for `osb server` the server's own
-    #[arg(long, global = true, value_name = "PATH", help_heading = "Options")]
+    #[arg(long, global = true, value_name = "PATH", help_heading = "Options", hide_short_help = true)]
     pub config: Option<PathBuf>,
     /// Form of results and failures
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT", help_heading = "Options")]
     pub output: Option<Format>,
     /// Write no colours (NO_COLOR)
-    #[arg(long, global = true, help_heading = "Options")]
+    #[arg(long, global = true, help_heading = "Options", hide_short_help = true)]
     pub no_color: bool,
     /// Tell every request on standard error
     #[arg(short, long, global = true, action = ArgAction::SetTrue, help_heading = "Options")]

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::Item;
+use super::{Item, Plan};
 use crate::Error;
 
 /// Largest file that is copied, in bytes. The largest that is wanted, a bundle of certificates, has a quarter of a megabyte.
@@ -17,22 +17,22 @@ const MAX_DEPTH: usize = 8;
 
 /// Adds a file, link or directory tree of the machine, as far as everybody may read it.
 ///
-/// What is missing, private, odd or too big is left out: the allow-list is a list of wishes.
+/// What is missing, private, somebody else's, odd or too big is left out: the allow-list is a list of wishes.
 pub(super) fn tree(
     machine: &Path,
     path: &Path,
     wanted: &dyn Fn(&Path) -> bool,
-    items: &mut Vec<Item>,
+    plan: &mut Plan,
 ) -> Result<(), Error> {
-    let limit = items.len() + MAX_ITEMS;
-    add(machine, path, wanted, items, MAX_DEPTH, limit)
+    let limit = plan.items.len() + MAX_ITEMS;
+    add(machine, path, wanted, plan, MAX_DEPTH, limit)
 }
 
 fn add(
     machine: &Path,
     path: &Path,
     wanted: &dyn Fn(&Path) -> bool,
-    items: &mut Vec<Item>,
+    plan: &mut Plan,
     depth: usize,
     limit: usize,
 ) -> Result<(), Error> {
@@ -53,13 +53,13 @@ fn add(
         }
         Err(e) => return Err(failed("look at")(e)),
     };
-    if items.len() >= limit || items.iter().any(|item| item.path() == path) {
+    if plan.items.len() >= limit || plan.has(path) || metadata.uid() != plan.owner {
         return Ok(());
     }
     if metadata.is_symlink() {
         let target = std::fs::read_link(&full).map_err(failed("read link"))?;
-        parents(path, items);
-        items.push(Item::Link {
+        parents(path, plan);
+        plan.add(Item::Link {
             path: path.to_owned(),
             target,
         });
@@ -70,17 +70,17 @@ fn add(
         }
         // Sorted, so that the fingerprint does not depend on the order of the directory.
         names.sort();
-        parents(&path.join("child"), items);
+        parents(&path.join("child"), plan);
         for name in names {
-            add(machine, &path.join(name), wanted, items, depth - 1, limit)?;
+            add(machine, &path.join(name), wanted, plan, depth - 1, limit)?;
         }
     } else if metadata.is_file()
         && is_public(&metadata, 0o4)
         && metadata.len() <= MAX_FILE_BYTES
         && wanted(path)
     {
-        parents(path, items);
-        items.push(Item::Copied {
+        parents(path, plan);
+        plan.add(Item::Copied {
             path: path.to_owned(),
             mode: if metadata.permissions().mode() & 0o111 == 0 {
                 0o644
@@ -95,26 +95,28 @@ fn add(
     Ok(())
 }
 
-/// Belongs to root, and everybody has the permissions: what is meant to be secret has neither.
+/// Everybody has the permissions: what is meant to be secret does not give them.
 fn is_public(metadata: &Metadata, permissions: u32) -> bool {
-    metadata.uid() == 0 && metadata.permissions().mode() & permissions == permissions
+    metadata.permissions().mode() & permissions == permissions
 }
 
 /// Adds the directories above a path that are not there yet.
-fn parents(path: &Path, items: &mut Vec<Item>) {
+fn parents(path: &Path, plan: &mut Plan) {
     let mut missing: Vec<PathBuf> = path
         .ancestors()
         .skip(1)
         .filter(|above| !above.as_os_str().is_empty())
-        .take_while(|above| !items.iter().any(|item| item.path() == *above))
+        .take_while(|above| !plan.has(above))
         .map(Path::to_owned)
         .collect();
     missing.reverse();
-    items.extend(missing.into_iter().map(|path| Item::Directory {
-        path,
-        mode: 0o755,
-        owner: 0,
-    }));
+    for path in missing {
+        plan.add(Item::Directory {
+            path,
+            mode: 0o755,
+            owner: 0,
+        });
+    }
 }
 
 /// Opens a file to copy, without following a link and without waiting for a fifo.
@@ -130,16 +132,5 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
             io::ErrorKind::PermissionDenied,
             "it is no longer a public file",
         )),
-    }
-}
-
-impl Item {
-    pub(super) fn path(&self) -> &Path {
-        match self {
-            Self::Directory { path, .. }
-            | Self::Link { path, .. }
-            | Self::Generated { path, .. }
-            | Self::Copied { path, .. } => path,
-        }
     }
 }

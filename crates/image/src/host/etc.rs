@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Item, copy};
+use super::{Item, Plan, copy};
 use crate::Error;
 
 /// Files and directories that are copied whole.
@@ -62,14 +62,14 @@ const BASHRC: &str = "[ -z \"$PS1\" ] && return\nshopt -s checkwinsize\nPS1='\\u
 const GROUP: &str = "root:x:0:\ndaemon:x:1:\nbin:x:2:\nsys:x:3:\nadm:x:4:\ntty:x:5:\nmail:x:8:\nstaff:x:50:\nusers:x:100:\nsandbox:x:1000:\nnogroup:x:65534:\n";
 const SHADOW: &str = "root:*:19000:0:99999:7:::\ndaemon:*:19000:0:99999:7:::\nsandbox:*:19000:0:99999:7:::\nnobody:*:19000:0:99999:7:::\n";
 
-pub(super) fn items(machine: &Path, items: &mut Vec<Item>) -> Result<(), Error> {
-    generated(machine, items);
+pub(super) fn plan(machine: &Path, plan: &mut Plan) -> Result<(), Error> {
+    generated(machine, plan);
     let etc = Path::new("etc");
     for name in COPIED {
-        copy::tree(machine, &etc.join(name), &|_| true, items)?;
+        copy::tree(machine, &etc.join(name), &|_| true, plan)?;
     }
     for name in CERTIFICATES {
-        copy::tree(machine, &etc.join(name), &is_certificate, items)?;
+        copy::tree(machine, &etc.join(name), &is_certificate, plan)?;
     }
     for name in versioned(machine)? {
         let is_java = name.starts_with("java");
@@ -77,13 +77,13 @@ pub(super) fn items(machine: &Path, items: &mut Vec<Item>) -> Result<(), Error> 
             machine,
             &etc.join(&name),
             &|path| !is_java || ends_with(path, JAVA_ENDS),
-            items,
+            plan,
         )?;
     }
     Ok(())
 }
 
-fn generated(machine: &Path, items: &mut Vec<Item>) {
+fn generated(machine: &Path, plan: &mut Plan) {
     let shell = match machine.join("bin/bash").exists() {
         true => "/bin/bash",
         false => "/bin/sh",
@@ -113,11 +113,14 @@ fn generated(machine: &Path, items: &mut Vec<Item>) {
         ("profile", 0o644, PROFILE.to_owned()),
         ("bash.bashrc", 0o644, BASHRC.to_owned()),
     ];
-    items.extend(files.map(|(name, mode, content)| Item::Generated {
-        path: Path::new("etc").join(name),
-        mode,
-        content,
-    }));
+    for (name, mode, content) in files {
+        let path = Path::new("etc").join(name);
+        plan.add(Item::Generated {
+            path,
+            mode,
+            content,
+        });
+    }
 }
 
 /// Configuration of languages whose directories have a version in their name.

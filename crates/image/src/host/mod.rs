@@ -13,6 +13,7 @@ mod etc;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
@@ -78,6 +79,48 @@ enum Item {
     },
 }
 
+/// What the skeleton will have, parents before children.
+struct Plan {
+    items: Vec<Item>,
+    paths: HashSet<PathBuf>,
+    /// Whom the machine's system files belong to: root, or what root looks like in a user namespace.
+    owner: u32,
+}
+
+impl Plan {
+    fn new(machine: &Path) -> Result<Self, Error> {
+        let usr = machine.join("usr");
+        let metadata = std::fs::metadata(&usr).map_err(|e| Error::io("look at", &usr, e))?;
+        Ok(Self {
+            items: Vec::new(),
+            paths: HashSet::new(),
+            owner: metadata.uid(),
+        })
+    }
+
+    fn has(&self, path: &Path) -> bool {
+        self.paths.contains(path)
+    }
+
+    /// Adds a thing, unless its place is taken.
+    fn add(&mut self, item: Item) {
+        if self.paths.insert(item.path().to_owned()) {
+            self.items.push(item);
+        }
+    }
+}
+
+impl Item {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Directory { path, .. }
+            | Self::Link { path, .. }
+            | Self::Generated { path, .. }
+            | Self::Copied { path, .. } => path,
+        }
+    }
+}
+
 /// Makes the skeleton layer of this machine, unless it is there already.
 ///
 /// # Errors
@@ -87,10 +130,11 @@ pub fn build_skeleton(layers_root: &Path) -> Result<HostImage, Error> {
 }
 
 fn build_from(machine: &Path, layers_root: &Path) -> Result<HostImage, Error> {
-    let mut items = Vec::new();
-    let binds = programs(machine, &mut items)?;
-    directories(&mut items);
-    etc::items(machine, &mut items)?;
+    let mut plan = Plan::new(machine)?;
+    let binds = programs(machine, &mut plan)?;
+    directories(&mut plan);
+    etc::plan(machine, &mut plan)?;
+    let items = plan.items;
     let layer = fingerprint(machine, &items, &binds)?;
     let failed = |e: UnpackError| Error::unpack(&layer, e);
     let area = Area::open(layers_root).map_err(failed)?;
@@ -136,7 +180,7 @@ fn config() -> ImageConfig {
 }
 
 /// Links of a merged `/usr` become links; real directories become mount points.
-fn programs(machine: &Path, items: &mut Vec<Item>) -> Result<Vec<PathBuf>, Error> {
+fn programs(machine: &Path, plan: &mut Plan) -> Result<Vec<PathBuf>, Error> {
     let mut binds = Vec::new();
     for name in PROGRAMS {
         let path = machine.join(name);
@@ -146,7 +190,7 @@ fn programs(machine: &Path, items: &mut Vec<Item>) -> Result<Vec<PathBuf>, Error
             Err(e) => return Err(Error::io("look at", &path, e)),
         };
         if metadata.is_dir() {
-            items.push(Item::Directory {
+            plan.add(Item::Directory {
                 path: name.into(),
                 mode: 0o755,
                 owner: 0,
@@ -154,7 +198,7 @@ fn programs(machine: &Path, items: &mut Vec<Item>) -> Result<Vec<PathBuf>, Error
             binds.push(Path::new("/").join(name));
         } else if metadata.is_symlink() {
             let target = std::fs::read_link(&path).map_err(|e| Error::io("read link", &path, e))?;
-            items.push(Item::Link {
+            plan.add(Item::Link {
                 path: name.into(),
                 target,
             });
@@ -163,7 +207,7 @@ fn programs(machine: &Path, items: &mut Vec<Item>) -> Result<Vec<PathBuf>, Error
     Ok(binds)
 }
 
-fn directories(items: &mut Vec<Item>) {
+fn directories(plan: &mut Plan) {
     let ordinary = [
         "dev",
         "etc",
@@ -197,18 +241,24 @@ fn directories(items: &mut Vec<Item>) {
         mode,
         owner,
     };
-    items.extend(ordinary.map(|path| (path, 0o755, 0)).map(directory));
-    items.extend(special.map(directory));
-    items.extend(shared.map(directory));
+    ordinary
+        .map(|path| (path, 0o755, 0))
+        .into_iter()
+        .chain(special)
+        .chain(shared)
+        .map(directory)
+        .for_each(|item| plan.add(item));
     let links = [
         ("var/run", "/run"),
         ("var/lock", "/run/lock"),
         ("etc/mtab", "/proc/self/mounts"),
     ];
-    items.extend(links.map(|(path, target)| Item::Link {
-        path: path.into(),
-        target: target.into(),
-    }));
+    for (path, target) in links {
+        plan.add(Item::Link {
+            path: path.into(),
+            target: target.into(),
+        });
+    }
 }
 
 /// Hashes what the skeleton is made from and what it stands on.

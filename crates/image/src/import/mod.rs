@@ -7,8 +7,6 @@ mod layout;
 mod rootfs;
 mod scan;
 mod source;
-#[cfg(test)]
-mod tests;
 
 use std::path::Path;
 use std::sync::Arc;

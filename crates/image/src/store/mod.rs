@@ -158,7 +158,50 @@ impl Store {
             });
             return Ok(image);
         }
-        self.pull(reference, options, progress).await
+        let wanted = options.platform.clone();
+        match (self.pull(reference, options, progress).await, wanted) {
+            (Err(error), Some(platform)) => {
+                Err(self.explain_platform(reference, platform, error).await?)
+            }
+            (outcome, _) => outcome,
+        }
+    }
+
+    /// Where only the platform kept a local image from being used, and no registry has another, that is the cause.
+    async fn explain_platform(
+        &self,
+        reference: &str,
+        wanted: Platform,
+        error: Error,
+    ) -> Result<Error, Error> {
+        if !matches!(
+            error,
+            Error::NotFound { .. } | Error::Unreachable { .. } | Error::Unauthorized { .. }
+        ) {
+            return Ok(error);
+        }
+        let name = reference.parse::<Reference>()?.to_string();
+        let looked_up = name.clone();
+        let record = self
+            .with(move |shared| shared.records.name(&looked_up))
+            .await?;
+        let available: Vec<Platform> = record
+            .into_iter()
+            .flat_map(|record| record.targets)
+            .filter(|target| target.public)
+            .map(|target| target.platform)
+            .collect();
+        match available
+            .iter()
+            .any(|platform| !platform.satisfies(&wanted))
+        {
+            true => Ok(Error::Platform {
+                reference: name,
+                wanted,
+                available,
+            }),
+            false => Ok(error),
+        }
     }
 
     /// Gives an image after asking its registry what the name means now.

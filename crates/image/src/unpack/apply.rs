@@ -3,49 +3,30 @@
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags,
-};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::limits::check;
-use super::overlay::{self, Attribute, Marker, error};
-use super::path::{self, Components};
+use super::overlay::{self, Marker, error};
+use super::parent::{Parent, open_beneath, open_child};
+use super::path;
 use super::sparse::Piece;
 use super::tree;
 use super::{Archive, Entry, Kind, LayerStats, Limits, Ownership, UnpackError};
 
 /// Bytes of file content moved at a time.
 const COPY_BYTES: usize = 128 * 1024;
-/// Highest owner that a sandbox's id range holds.
-const MAX_OWNER: u64 = 65_535;
-/// `nobody`, whom entries with a higher owner belong to; an id-mapped mount would show the same.
-const NOBODY: u32 = 65_534;
-/// Mode of directories that an archive uses without describing them.
-const IMPLIED_MODE: u32 = 0o755;
 /// Directory in which a sandbox has its own devices, so that the archive's may be left out.
 const DEVICES: &[u8] = b"dev";
 
 /// A layer being written.
 pub(super) struct Layer<'a> {
-    root: BorrowedFd<'a>,
-    ownership: Ownership,
+    pub(super) root: BorrowedFd<'a>,
+    pub(super) ownership: Ownership,
     limits: &'a Limits,
-    stats: LayerStats,
-    parent: Option<Parent>,
+    pub(super) stats: LayerStats,
+    pub(super) parent: Option<Parent>,
     buffer: Vec<u8>,
-}
-
-/// The directory that entries are being put into.
-///
-/// Putting a file into a directory changes its times, and an ordinary user cannot write into one
-/// without write permission; so both are remembered on entering and put back on leaving. That way
-/// nothing has to be kept for the end of the archive.
-struct Parent {
-    path: Vec<u8>,
-    fd: OwnedFd,
-    times: Timestamps,
-    restricted_mode: Option<Mode>,
 }
 
 impl<'a> Layer<'a> {
@@ -356,92 +337,6 @@ impl<'a> Layer<'a> {
         .map_err(|e| error("make hard link", &entry.name, e))
     }
 
-    /// Gives an open file or directory its attributes, owner, mode and times, in the order that keeps all of them.
-    fn finish_open(&mut self, fd: BorrowedFd<'_>, entry: &Entry) -> Result<(), UnpackError> {
-        // The owner first: a change of owner clears set-user-id bits and file capabilities.
-        if let Some((uid, gid)) = self.owner(entry) {
-            rustix::fs::fchown(fd, Some(uid), Some(gid))
-                .map_err(|e| error("set the owner of", &entry.name, e))?;
-        }
-        for (name, value) in &entry.attributes {
-            self.set_attribute(fd, name, value, entry)?;
-        }
-        rustix::fs::fchmod(fd, Mode::from_raw_mode(entry.mode))
-            .map_err(|e| error("set the mode of", &entry.name, e))?;
-        rustix::fs::futimens(fd, &times(entry))
-            .map_err(|e| error("set the times of", &entry.name, e))
-    }
-
-    fn set_attribute(
-        &mut self,
-        fd: BorrowedFd<'_>,
-        name: &[u8],
-        value: &[u8],
-        entry: &Entry,
-    ) -> Result<(), UnpackError> {
-        let kind = overlay::attribute(name);
-        let set = match kind {
-            Attribute::Dropped => Err(Errno::OPNOTSUPP),
-            Attribute::Capability if self.ownership == Ownership::Current => Err(Errno::OPNOTSUPP),
-            Attribute::Data | Attribute::Capability => {
-                rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty())
-            }
-        };
-        match set {
-            Ok(()) => Ok(()),
-            Err(Errno::OPNOTSUPP | Errno::PERM | Errno::INVAL) => {
-                self.stats.dropped_attributes += 1;
-                Ok(())
-            }
-            // File systems say "no space" also when one file's attributes are too many.
-            Err(Errno::NOSPC | Errno::TOOBIG | Errno::RANGE) => Err(UnpackError::refused(
-                &entry.name,
-                "its extended attributes do not fit the file system",
-            )),
-            Err(e) => Err(error("set an extended attribute of", &entry.name, e)),
-        }
-    }
-
-    fn owner(&mut self, entry: &Entry) -> Option<(Uid, Gid)> {
-        if self.ownership == Ownership::Current {
-            return None;
-        }
-        if entry.uid > MAX_OWNER || entry.gid > MAX_OWNER {
-            self.stats.remapped_owners += 1;
-        }
-        let id = |id: u64| {
-            u32::try_from(id)
-                .ok()
-                .filter(|_| id <= MAX_OWNER)
-                .unwrap_or(NOBODY)
-        };
-        Some((Uid::from_raw(id(entry.uid)), Gid::from_raw(id(entry.gid))))
-    }
-
-    fn own_by_name(&mut self, name: &[u8], entry: &Entry) -> Result<(), UnpackError> {
-        let Some((uid, gid)) = self.owner(entry) else {
-            return Ok(());
-        };
-        rustix::fs::chownat(
-            self.parent_fd(),
-            name,
-            Some(uid),
-            Some(gid),
-            AtFlags::SYMLINK_NOFOLLOW,
-        )
-        .map_err(|e| error("set the owner of", &entry.name, e))
-    }
-
-    fn time_by_name(&self, name: &[u8], entry: &Entry) -> Result<(), UnpackError> {
-        rustix::fs::utimensat(
-            self.parent_fd(),
-            name,
-            &times(entry),
-            AtFlags::SYMLINK_NOFOLLOW,
-        )
-        .map_err(|e| error("set the times of", &entry.name, e))
-    }
-
     fn existing(&self, name: &[u8], entry: &[u8]) -> Result<Option<Stat>, UnpackError> {
         match rustix::fs::statat(self.parent_fd(), name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
@@ -468,155 +363,8 @@ impl<'a> Layer<'a> {
         }
     }
 
-    fn count_entry(&mut self) -> Result<(), UnpackError> {
+    pub(super) fn count_entry(&mut self) -> Result<(), UnpackError> {
         self.stats.entries += 1;
         check("entries", self.stats.entries, self.limits.entries)
-    }
-
-    fn parent_fd(&self) -> BorrowedFd<'_> {
-        self.parent
-            .as_ref()
-            .map_or(self.root, |parent| parent.fd.as_fd())
-    }
-
-    fn enter(&mut self, parents: &[&[u8]], entry: &[u8]) -> Result<(), UnpackError> {
-        let path = path::join(parents);
-        if self
-            .parent
-            .as_ref()
-            .is_some_and(|parent| parent.path == path)
-        {
-            return Ok(());
-        }
-        self.leave()?;
-        let fd = match open_beneath(self.root, parents) {
-            Err(Errno::NOENT | Errno::NOTDIR) => self.make_parents(parents, entry)?,
-            Err(Errno::LOOP) => return Err(behind_link(entry)),
-            other => other.map_err(|e| error("open the directory of", entry, e))?,
-        };
-        let stat =
-            rustix::fs::fstat(&fd).map_err(|e| error("look at the directory of", entry, e))?;
-        let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
-        let writable = Mode::WUSR | Mode::XUSR;
-        let restricted = self.ownership == Ownership::Current && !mode.contains(writable);
-        if restricted {
-            rustix::fs::fchmod(&fd, mode | writable)
-                .map_err(|e| error("open for writing the directory of", entry, e))?;
-        }
-        self.parent = Some(Parent {
-            path,
-            fd,
-            times: times_of(&stat),
-            restricted_mode: restricted.then_some(mode),
-        });
-        Ok(())
-    }
-
-    fn leave(&mut self) -> Result<(), UnpackError> {
-        let Some(parent) = self.parent.take() else {
-            return Ok(());
-        };
-        if let Some(mode) = parent.restricted_mode {
-            rustix::fs::fchmod(&parent.fd, mode)
-                .map_err(|e| error("set the mode of", &parent.path, e))?;
-        }
-        rustix::fs::futimens(&parent.fd, &parent.times)
-            .map_err(|e| error("set the times of", &parent.path, e))
-    }
-
-    /// Makes directories that the archive uses before, or without, describing them.
-    fn make_parents(&mut self, parents: &[&[u8]], entry: &[u8]) -> Result<OwnedFd, UnpackError> {
-        let mut fd =
-            open_beneath(self.root, &[]).map_err(|e| error("open the root for", entry, e))?;
-        for name in parents {
-            let next = match open_child(&fd, name) {
-                Ok(next) => next,
-                Err(Errno::LOOP) => return Err(behind_link(entry)),
-                Err(failure @ (Errno::NOENT | Errno::NOTDIR)) => {
-                    self.make_parent(&fd, name, failure, entry)?
-                }
-                Err(e) => return Err(error("open a directory above", entry, e)),
-            };
-            fd = next;
-        }
-        Ok(fd)
-    }
-
-    fn make_parent(
-        &mut self,
-        above: &OwnedFd,
-        name: &[u8],
-        failure: Errno,
-        entry: &[u8],
-    ) -> Result<OwnedFd, UnpackError> {
-        let failed = |e| error("make a directory above", entry, e);
-        let before = rustix::fs::fstat(above).map_err(failed)?;
-        if failure == Errno::NOTDIR {
-            let stat =
-                rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
-            if !overlay::is_whiteout(&stat) {
-                return Err(UnpackError::refused(
-                    entry,
-                    "it lies beneath something that is not a directory",
-                ));
-            }
-            rustix::fs::unlinkat(above, name, AtFlags::empty()).map_err(failed)?;
-        }
-        self.count_entry()?;
-        rustix::fs::mkdirat(above, name, Mode::RWXU).map_err(failed)?;
-        let fd = open_child(above, name).map_err(failed)?;
-        if failure == Errno::NOTDIR {
-            overlay::set_opaque(&fd).map_err(failed)?;
-        }
-        rustix::fs::fchmod(&fd, Mode::from_raw_mode(IMPLIED_MODE)).map_err(failed)?;
-        if self.ownership == Ownership::Keep {
-            rustix::fs::fchown(&fd, Some(Uid::ROOT), Some(Gid::ROOT)).map_err(failed)?;
-        }
-        // A fixed time, so that unpacking twice gives the same tree.
-        rustix::fs::futimens(&fd, &same_times(0, 0)).map_err(failed)?;
-        rustix::fs::futimens(above, &times_of(&before)).map_err(failed)?;
-        Ok(fd)
-    }
-}
-
-fn behind_link(entry: &[u8]) -> UnpackError {
-    UnpackError::refused(entry, "it lies behind a symbolic link of the same layer")
-}
-
-/// Opens a directory of the layer without following any link.
-fn open_beneath(root: BorrowedFd<'_>, components: &Components<'_>) -> Result<OwnedFd, Errno> {
-    tree::open_directory(root, &path::join(components))
-}
-
-fn open_child(parent: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
-    tree::open_directory(parent.as_fd(), name)
-}
-
-fn times(entry: &Entry) -> Timestamps {
-    let (seconds, nanoseconds) = entry.mtime;
-    same_times(seconds, nanoseconds)
-}
-
-fn same_times(seconds: i64, nanoseconds: u32) -> Timestamps {
-    let time = Timespec {
-        tv_sec: seconds,
-        tv_nsec: nanoseconds.into(),
-    };
-    Timestamps {
-        last_access: time,
-        last_modification: time,
-    }
-}
-
-fn times_of(stat: &Stat) -> Timestamps {
-    Timestamps {
-        last_access: Timespec {
-            tv_sec: stat.st_atime,
-            tv_nsec: stat.st_atime_nsec.cast_signed(),
-        },
-        last_modification: Timespec {
-            tv_sec: stat.st_mtime,
-            tv_nsec: stat.st_mtime_nsec.cast_signed(),
-        },
     }
 }

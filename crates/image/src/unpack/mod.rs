@@ -17,7 +17,9 @@
 mod apply;
 mod error;
 mod limits;
+mod metadata;
 mod overlay;
+mod parent;
 mod path;
 mod pax;
 mod sparse;

@@ -85,6 +85,10 @@ impl Client {
             // A proxy of the environment cannot reach this machine's own loopback.
             builder = builder.no_proxy();
         }
+        if url.starts_with("http://") {
+            // Without TLS the machine's 150 certificates need not be read at every start.
+            builder = builder.tls_certs_only([]);
+        }
         let http = builder.build().map_err(|error| Failure::new("CLIENT", format!("set up HTTP: {}", chain(&error))))?;
         let key = key.map(|key| {
             let mut value = HeaderValue::from_str(key)
@@ -152,14 +156,16 @@ impl Client {
     }
 
     fn unreachable(&self, label: &str, error: &reqwest::Error) -> Failure {
-        let failure = Failure::new("CONNECTION_FAILED", format!("{label}: {}", chain(error)));
+        let failed = |cause: &str| Failure::new("CONNECTION_FAILED", format!("{label}: {cause}"));
         if error.is_connect() {
-            failure.hint(format!(
+            // The outer errors only say that it was the connecting that failed.
+            let causes = std::iter::successors(error.source(), |&cause| cause.source());
+            failed(&causes.last().map_or_else(|| error.to_string(), ToString::to_string)).hint(format!(
                 "is a server at {}? start one with `osb server`, or name one with --domain (`osb config show` tells what is used)",
                 self.base
             ))
         } else {
-            failure
+            failed(&chain(error))
         }
     }
 }

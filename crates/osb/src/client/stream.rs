@@ -3,8 +3,10 @@
 //! The stream is bare JSON objects, each followed by an empty line; other servers prefix them with `data:`. One
 //! event is in memory at a time, and it has a bound.
 
+use std::borrow::Cow;
+
 use bytes::{Buf, BytesMut};
-use protocol::execd::stream::{StreamError, StreamEvent};
+use protocol::execd::stream::StreamError;
 use reqwest::Response;
 
 use super::chain;
@@ -42,6 +44,14 @@ impl EventStream {
     /// Reads the events of this answer.
     pub fn new(answer: Response) -> Self {
         Self { answer, lines: Lines::default() }
+    }
+
+    /// The next event that has already arrived, without waiting.
+    ///
+    /// # Errors
+    /// Bytes that are no events.
+    pub fn arrived(&mut self) -> Result<Option<Event>, Failure> {
+        self.lines.next_event()
     }
 
     /// The next event; `None` at the end of the stream.
@@ -115,33 +125,38 @@ fn parse(line: &[u8]) -> Result<Option<Event>, Failure> {
         let is_framing = [&b":"[..], b"event:", b"id:", b"retry:"].iter().any(|word| line.starts_with(word));
         return if line.is_empty() || is_framing { Ok(None) } else { Err(bad(line, "no JSON object")) };
     }
-    let event: Wire = serde_json::from_slice(line).map_err(|error| bad(line, &error.to_string()))?;
-    Ok(Some(match event {
-        Wire::Event(event) => event.into(),
-        Wire::Fault { code, message } => Event::Fault(code, message),
+    let event: Wire<'_> = serde_json::from_slice(line).map_err(|error| bad(line, &error.to_string()))?;
+    let text = event.text.unwrap_or_default().into_owned();
+    Ok(Some(match event.kind.as_deref() {
+        Some("init") => Event::Init(text),
+        Some("stdout") => Event::Stdout(text),
+        Some("stderr") => Event::Stderr(text),
+        Some("execution_complete") => Event::Complete(event.execution_time.unwrap_or(0)),
+        Some("error") => Event::Failed(event.error.unwrap_or_default()),
+        Some(_) => Event::Other,
+        None => match event.code {
+            Some(code) => Event::Fault(code, event.message.unwrap_or_default()),
+            None => return Err(bad(line, "it has no type")),
+        },
     }))
 }
 
-/// An event, or the bare failure that older daemons append.
+/// The members of an event that matter here, or of the bare failure that older daemons append. Read in place: there
+/// is one event for each line of output.
 #[derive(serde::Deserialize)]
-#[serde(untagged)]
-enum Wire {
-    Event(Box<StreamEvent>),
-    Fault { code: String, #[serde(default)] message: String },
-}
-
-impl From<Box<StreamEvent>> for Event {
-    fn from(event: Box<StreamEvent>) -> Self {
-        let text = event.text.unwrap_or_default();
-        match event.kind.as_str() {
-            "init" => Self::Init(text),
-            "stdout" => Self::Stdout(text),
-            "stderr" => Self::Stderr(text),
-            "execution_complete" => Self::Complete(event.execution_time.unwrap_or(0)),
-            "error" => Self::Failed(event.error.unwrap_or_default()),
-            _ => Self::Other,
-        }
-    }
+struct Wire<'a> {
+    #[serde(rename = "type", borrow, default)]
+    kind: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    text: Option<Cow<'a, str>>,
+    #[serde(default)]
+    execution_time: Option<i64>,
+    #[serde(default)]
+    error: Option<StreamError>,
+    #[serde(default)]
+    code: Option<String>,
+    #[serde(default)]
+    message: Option<String>,
 }
 
 fn bad(line: &[u8], why: &str) -> Failure {

@@ -60,7 +60,7 @@ pub struct Which {
 #[derive(Args, Debug)]
 #[command(after_help = "One word is shell text; several words are a program and its arguments. The exit code is the\n\
 command's own; 128+n when signal n ended it, 125 when it could not be run at all.\n\n\
-Examples:\n  osb command run ID -- python3 -c 'print(6*7)'\n  osb command run ID 'ls | wc -l'\n  \
+Examples:\n  osb command run ID -- python3 -c 'print(6*7)'\n  osb command run ID -- 'ls | wc -l'\n  \
 osb command run ID --background -- sleep 60")]
 pub struct RunArgs {
     /// The sandbox
@@ -87,7 +87,7 @@ pub struct RunArgs {
     #[arg(long)]
     argv: bool,
     /// The command
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 

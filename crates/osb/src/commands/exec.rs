@@ -51,11 +51,21 @@ pub struct Captured {
 
 /// Where output goes.
 enum Sink {
-    /// To the same descriptors here, as it comes.
-    Through(tokio::io::Stdout, tokio::io::Stderr),
+    /// To the same descriptors here, as it comes. What arrived together is written together.
+    Through { waiting: Vec<u8>, of: Stream, out: tokio::io::Stdout, err: tokio::io::Stderr },
     /// Into memory.
     Kept(Captured),
 }
+
+/// One of the two outputs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stream {
+    Out,
+    Err,
+}
+
+/// Most output that waits to be written together, in bytes: beyond it a system call more costs nothing.
+const MAX_WAITING: usize = 128 * 1024;
 
 /// Runs a command to its end. A signal that reaches this program ends the command, and this program with 128 + its
 /// number; a second one stops waiting for that.
@@ -72,7 +82,7 @@ pub async fn foreground(
     let sink = if printer.format.is_structured() {
         Sink::Kept(Captured::default())
     } else {
-        Sink::Through(tokio::io::stdout(), tokio::io::stderr())
+        Sink::Through { waiting: Vec::new(), of: Stream::Out, out: tokio::io::stdout(), err: tokio::io::stderr() }
     };
     let work = async {
         let stream = execd.run(command).await?;
@@ -125,7 +135,17 @@ async fn end_by_itself(
 /// Writes the output of a stream until its terminal event.
 async fn pump(mut stream: EventStream, mut sink: Sink, id: &watch::Sender<String>) -> Result<(End, Captured), Failure> {
     let mut end = None;
-    while let Some(event) = stream.next().await? {
+    while end.is_none() {
+        let event = match stream.arrived()? {
+            Some(event) => event,
+            None => {
+                sink.flush().await?;
+                match stream.next().await? {
+                    Some(event) => event,
+                    None => break,
+                }
+            }
+        };
         match event {
             Event::Init(text) => {
                 id.send_replace(text);
@@ -135,32 +155,33 @@ async fn pump(mut stream: EventStream, mut sink: Sink, id: &watch::Sender<String
             Event::Complete(elapsed_ms) => end = Some(End { elapsed_ms: Some(elapsed_ms), ..End::default() }),
             Event::Failed(error) => end = Some(end_of(&error)),
             Event::Fault(code, message) => return Err(Failure::new(&code, message)),
-            Event::Other => continue,
-        }
-        if end.is_some() {
-            break;
+            Event::Other => {}
         }
     }
-    let captured = sink.finish().await?;
+    sink.flush().await?;
+    let captured = match sink {
+        Sink::Through { .. } => Captured::default(),
+        Sink::Kept(captured) => captured,
+    };
     match end {
         Some(end) => Ok((End { id: id.borrow().clone(), ..end }, captured)),
         None => Err(Failure::new("STREAM_CUT", "the stream ended before the command did; how it ended is not known")),
     }
 }
 
-/// One of the two outputs.
-#[derive(Clone, Copy)]
-enum Stream {
-    Out,
-    Err,
-}
-
 impl Sink {
     async fn write(&mut self, text: &str, stream: Stream) -> Result<(), Failure> {
-        match (self, stream) {
-            (Self::Through(out, _), Stream::Out) => through(out, text).await,
-            (Self::Through(_, err), Stream::Err) => through(err, text).await,
-            (Self::Kept(captured), stream) => {
+        match self {
+            Self::Through { waiting, of, .. } => {
+                if *of != stream || waiting.len() + text.len() > MAX_WAITING {
+                    self.flush().await?;
+                }
+                if let Self::Through { waiting, of, .. } = self {
+                    *of = stream;
+                    waiting.extend_from_slice(text.as_bytes());
+                }
+            }
+            Self::Kept(captured) => {
                 if captured.stdout.len() + captured.stderr.len() + text.len() > MAX_CAPTURE_BYTES {
                     let message = format!("the output is larger than {MAX_CAPTURE_BYTES} bytes, too much for one document");
                     return Err(Failure::new("OUTPUT_TOO_LARGE", message).hint("stream it with -o raw"));
@@ -169,29 +190,30 @@ impl Sink {
                     Stream::Out => captured.stdout.push_str(text),
                     Stream::Err => captured.stderr.push_str(text),
                 }
-                Ok(())
             }
         }
+        Ok(())
     }
 
-    async fn finish(self) -> Result<Captured, Failure> {
-        match self {
-            Self::Through(mut out, mut err) => {
-                out.flush().await.map_err(|error| output_failure(&error))?;
-                err.flush().await.map_err(|error| output_failure(&error))?;
-                Ok(Captured::default())
-            }
-            Self::Kept(captured) => Ok(captured),
+    /// Writes what waits.
+    async fn flush(&mut self) -> Result<(), Failure> {
+        if let Self::Through { waiting, of, out, err } = self
+            && !waiting.is_empty()
+        {
+            let written = match of {
+                Stream::Out => write(out, waiting).await,
+                Stream::Err => write(err, waiting).await,
+            };
+            waiting.clear();
+            written.map_err(|error| output_failure(&error))?;
         }
+        Ok(())
     }
 }
 
-async fn through(output: &mut (impl AsyncWrite + Unpin), text: &str) -> Result<(), Failure> {
-    let written = async {
-        output.write_all(text.as_bytes()).await?;
-        output.flush().await
-    };
-    written.await.map_err(|error| output_failure(&error))
+async fn write(output: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> std::io::Result<()> {
+    output.write_all(bytes).await?;
+    output.flush().await
 }
 
 /// What a command's failure means for the exit code.

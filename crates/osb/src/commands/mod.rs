@@ -56,10 +56,7 @@ impl Rows {
             Err(failure) => {
                 self.failed = true;
                 let mut row = json!({ key: target, "status": "error" });
-                let error = failure.to_value();
-                for (name, value) in error["error"].as_object().into_iter().flatten() {
-                    row[name] = value.clone();
-                }
+                row["error"] = failure.to_value()["error"].take();
                 row
             }
         });
@@ -74,7 +71,8 @@ impl Rows {
                     row.iter().find(|(key, _)| matches!(key.as_str(), "id" | "path" | "reference")).map(|(_, value)| value)
                 });
                 let target = target.and_then(Value::as_str).unwrap_or_default().to_owned();
-                vec![target, text(row, "status"), text(row, "message")]
+                let message = [text(row, "message"), text(&row["error"], "message")].concat();
+                vec![target, text(row, "status"), message]
             };
             table::rows(&["target", "status", "message"], self.rows.iter().map(line).collect())
         })?;

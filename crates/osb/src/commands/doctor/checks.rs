@@ -25,7 +25,6 @@ pub fn all(machine: &Machine) -> Vec<Check> {
     checks.extend([
         cgroups(machine),
         disk_limits(machine),
-        project_quota(machine),
         tmpfs(machine),
         landlock(machine),
         pid_max(machine),
@@ -144,15 +143,7 @@ fn disk_limits(machine: &Machine) -> Check {
         return Check::weaker(name, "no loop devices or no ext4: by tmpfs only, charged to memory")
             .remedy("modprobe loop && modprobe ext4");
     }
-    Check::ok(name, "an ext4 image for each sandbox")
-}
-
-fn project_quota(machine: &Machine) -> Check {
-    if machine.quota {
-        Check::ok("project quota", "the kernel has quotas")
-    } else {
-        Check::ok("project quota", "the kernel has none; an ext4 image for each sandbox does the same")
-    }
+    Check::ok(name, "an ext4 image for each sandbox; project quota is not used")
 }
 
 fn tmpfs(machine: &Machine) -> Check {

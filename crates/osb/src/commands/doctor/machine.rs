@@ -34,8 +34,6 @@ pub struct Machine {
     pub ext4: bool,
     /// Where `mkfs.ext4` is.
     pub mkfs: Option<PathBuf>,
-    /// Whether the kernel has quotas.
-    pub quota: bool,
     /// Whether seccomp filters can refuse calls.
     pub seccomp: bool,
     /// Whether Landlock is on.
@@ -90,7 +88,6 @@ impl Machine {
             loop_devices: fs::OpenOptions::new().read(true).write(true).open("/dev/loop-control").is_ok(),
             ext4: read("/proc/filesystems").lines().any(|line| line.trim().ends_with("ext4")),
             mkfs: find("mkfs.ext4"),
-            quota: Path::new("/proc/sys/fs/quota").is_dir(),
             seccomp: read("/proc/sys/kernel/seccomp/actions_avail").split_whitespace().any(|word| word == "errno"),
             landlock: read("/sys/kernel/security/lsm").split(',').any(|word| word.trim() == "landlock"),
             python: python(),

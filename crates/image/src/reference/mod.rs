@@ -1,5 +1,8 @@
 //! Names of images as people type them, and the one full form that each has.
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;

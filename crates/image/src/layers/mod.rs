@@ -6,6 +6,9 @@
 //! A layer is written into a draft and renamed into place, so that a name that exists is a whole,
 //! durable layer. Drafts carry a lock; what a killed process left behind is swept by the next.
 
+#[cfg(test)]
+mod tests;
+
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
