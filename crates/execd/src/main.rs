@@ -22,6 +22,7 @@ mod metrics;
 mod procfs;
 mod reaper;
 mod spawn;
+mod tidy;
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -156,6 +157,7 @@ where
         let daemon = Rc::new(Daemon::new(settings).map_err(|error| format!("prepare standard input: {}", system_text(&error)))?);
         let died = signal(SignalKind::child()).map_err(|error| format!("watch for dead children: {}", system_text(&error)))?;
         tokio::task::spawn_local(Rc::clone(&daemon.reaper).run(died));
+        tokio::task::spawn_local(tidy::run());
         let sweeping = Rc::clone(&daemon);
         tokio::task::spawn_local(async move { sweeping.commands.sweep_hourly().await });
         main(daemon).await.map_err(|error| error.to_string())

@@ -67,6 +67,7 @@ pub struct Global {
 
 /// The commands.
 #[derive(Subcommand, Debug)]
+#[expect(clippy::enum_variant_names, reason = "`osb command` is a name of the published program")]
 pub enum Command {
     /// Run one command in a sandbox of its own; nothing is left of it
     Run(Box<RunArgs>),
@@ -99,8 +100,11 @@ pub enum Command {
     },
     /// The process that makes sandboxes; started by the server only
     #[command(hide = true)]
-    Jailer,
+    Jailer {
+        /// What the server tells it, as JSON
+        settings: String,
+    },
     /// The process that answers the API; started by the server only
     #[command(hide = true)]
-    ApiServer,
+    ApiServer(ServerArgs),
 }

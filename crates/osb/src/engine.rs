@@ -1,7 +1,5 @@
 //! A server inside this process, for `osb run` where none runs.
 
-use crate::failure::Failure;
-
 /// A server that lives as long as this value: when the process dies, its sandboxes end too.
 pub struct Engine {
     /// Where it answers, for example `http://127.0.0.1:40123`.
@@ -18,10 +16,4 @@ pub trait Guard: Send {
     fn stop(self: Box<Self>) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 
-/// Starts a server on an ephemeral loopback port, with its rows in memory and its sandboxes leased.
-pub async fn start() -> Result<Engine, Failure> {
-    Err(Failure::new(
-        "ENGINE_UNAVAILABLE",
-        "no server runs here; start one with `osb server`, or name one with --domain and --api-key",
-    ))
-}
+pub use crate::daemon::embedded::start;

@@ -11,10 +11,10 @@ use clap::{CommandFactory, Parser};
 mod cli;
 mod client;
 mod commands;
+mod daemon;
 mod engine;
 mod execd;
 mod failure;
-mod jailer_cmd;
 mod output;
 mod server_cmd;
 mod settings;
@@ -36,8 +36,8 @@ fn main() -> ExitCode {
     let global = &cli.global;
     let printer = plain_printer(global);
     let outcome = match &cli.command {
-        Command::Jailer => return jailer_cmd::run(),
-        Command::ApiServer => return server_cmd::run_api(),
+        Command::Jailer { settings } => return daemon::jailer::run(settings),
+        Command::ApiServer(args) => return daemon::api::run(args, global),
         Command::Server(args) => server_cmd::run(args, global, &printer),
         Command::Version => version(&printer),
         Command::Completion { shell } => completion(*shell),
@@ -80,7 +80,7 @@ fn client(command: &Command, global: &Global, plain: &Printer) -> ExitCode {
     for warning in &settings.warnings {
         printer.note(&format!("warning: {}: {warning}", settings.file.display()));
     }
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match runtime(command) {
         Ok(runtime) => runtime,
         Err(error) => return finish(Err(Failure::new("CLIENT", format!("start: {error}"))), &printer),
     };
@@ -89,6 +89,16 @@ fn client(command: &Command, global: &Global, plain: &Printer) -> ExitCode {
     // A write to a pipe that nobody reads must not hold the program; what mattered has been flushed.
     runtime.shutdown_background();
     finish(outcome, &ctx.printer)
+}
+
+/// Threads for `osb run`, which may hold the server too; other commands wait for one thing at a time.
+fn runtime(command: &Command) -> std::io::Result<tokio::runtime::Runtime> {
+    /// One for the server's work and one for the client's.
+    const ENGINE_THREADS: usize = 2;
+    match command {
+        Command::Run(_) => tokio::runtime::Builder::new_multi_thread().worker_threads(ENGINE_THREADS).enable_all().build(),
+        _ => tokio::runtime::Builder::new_current_thread().enable_all().build(),
+    }
 }
 
 async fn dispatch(command: &Command, ctx: &Context) -> Outcome {
@@ -103,8 +113,8 @@ async fn dispatch(command: &Command, ctx: &Context) -> Outcome {
         | Command::Version
         | Command::Completion { .. }
         | Command::Doctor
-        | Command::Jailer
-        | Command::ApiServer => unreachable!("answered before the configuration was read"),
+        | Command::Jailer { .. }
+        | Command::ApiServer(_) => unreachable!("answered before the configuration was read"),
     }
 }
 

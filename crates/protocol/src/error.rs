@@ -58,6 +58,14 @@ pub mod code {
     pub const BACKEND_TIMEOUT: &str = "BACKEND_TIMEOUT";
     pub const MISSING_OR_INVALID_SECURE_ACCESS: &str = "MISSING_OR_INVALID_SECURE_ACCESS";
     pub const TOO_MANY_REQUESTS: &str = "SANDBOX::TOO_MANY_REQUESTS";
+    pub const IMAGE_NOT_FOUND: &str = "IMAGE::NOT_FOUND";
+    pub const IMAGE_AMBIGUOUS: &str = "IMAGE::AMBIGUOUS";
+    pub const IMAGE_ACCESS_REFUSED: &str = "IMAGE::ACCESS_REFUSED";
+    pub const IMAGE_REFUSED: &str = "IMAGE::REFUSED";
+    pub const IMAGE_REGISTRY_FAILED: &str = "IMAGE::REGISTRY_FAILED";
+    pub const IMAGE_NO_SPACE: &str = "IMAGE::NO_SPACE";
+    pub const IMAGE_STORE_FAILED: &str = "IMAGE::STORE_FAILED";
+    pub const IMAGES_NOT_SUPPORTED: &str = "IMAGE::NOT_SUPPORTED";
     pub const ROUTE_NOT_FOUND: &str = "SANDBOX::ROUTE_NOT_FOUND";
     pub const METHOD_NOT_ALLOWED: &str = "SANDBOX::METHOD_NOT_ALLOWED";
 }

@@ -1,1 +1,27 @@
-//! placeholder
+//! The native runtime: sandboxes made of namespaces, an overlay, cgroups and a system-call filter.
+//!
+//! Two halves that share only the words of [`wire`]: the [`jailer`], a single-threaded process with privilege, and
+//! [`NativeRuntime`], which lives in the server without any and asks the jailer.
+
+mod client;
+pub mod cgroup;
+pub mod disk;
+pub mod error;
+mod exits;
+pub mod idrange;
+pub mod init;
+pub mod jailer;
+pub mod paths;
+pub mod policy;
+pub mod probe;
+pub mod rootfs;
+mod runtime;
+pub mod seccomp;
+pub mod state;
+pub mod sys;
+mod unpacker;
+pub mod user;
+pub mod wire;
+
+pub use client::Client;
+pub use runtime::{NativeRuntime, Settings};

@@ -1,6 +1,7 @@
 //! What every request handler shares.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -39,6 +40,8 @@ pub(crate) struct App {
     pub(crate) tasks: TaskTracker,
     /// Set when the server ends: drivers stop between two steps, waits end.
     pub(crate) closing: CancellationToken,
+    /// Where uploads of images are kept while they arrive.
+    pub(crate) uploads: PathBuf,
     /// Whether sandboxes end with this engine.
     pub(crate) leased: bool,
 }

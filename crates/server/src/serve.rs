@@ -66,6 +66,15 @@ pub async fn serve(
         Database::Memory => Store::in_memory().await?,
     };
     let rows = store.load().await?;
+    // Beside the database; an engine that keeps nothing uses the directory for what is temporary.
+    let uploads = match &options.database {
+        Database::File(path) => {
+            let uploads = path.with_file_name("uploads");
+            routes::images::sweep(&uploads);
+            uploads
+        }
+        Database::Memory => std::env::temp_dir(),
+    };
     let limit = options.config.server.limit_concurrency;
     let app = Arc::new(App {
         auth: Auth::new(&options.api_key, options.secret),
@@ -78,6 +87,7 @@ pub async fn serve(
         pool: Pool::default(),
         tasks: TaskTracker::new(),
         closing: CancellationToken::new(),
+        uploads,
         leased: options.leased,
     });
     tracing::info!(sandboxes = rows.len(), address = ?listener.local_addr().ok(), "server starts");

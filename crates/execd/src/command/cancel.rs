@@ -24,11 +24,12 @@ const KILL_WAIT: Duration = Duration::from_secs(5);
 /// Ends a running command and answers when its group is gone.
 ///
 /// # Errors
-/// 400 without an id, 404 for an unknown one, 409 for a finished command; nothing is signalled then.
+/// 400 without an id, for an unknown one and for a finished command; nothing is signalled then. The
+/// published 500 becomes 400 and not another status, because its clients read the code and message of that.
 pub async fn interrupt(daemon: Rc<Daemon>, query: &Query) -> Result<Answer> {
     let id = query.require("id")?;
     let command = daemon.commands.get(id).ok_or_else(|| {
-        ApiError::new(StatusCode::NOT_FOUND, code::CONTEXT_NOT_FOUND, format!("no command, session or context has the id {id:?}"))
+        ApiError::new(StatusCode::BAD_REQUEST, code::CONTEXT_NOT_FOUND, format!("no command, session or context has the id {id:?}"))
     })?;
     cancel(&command).await?;
     Ok(empty())
@@ -37,14 +38,14 @@ pub async fn interrupt(daemon: Rc<Daemon>, query: &Query) -> Result<Answer> {
 /// See [`interrupt`]. A second caller waits for what the first began and signals nothing.
 ///
 /// # Errors
-/// 409 when the command has ended, 500 when it does not end even by KILL.
+/// 400 when the command has ended, 500 when it does not end even by KILL.
 pub async fn cancel(command: &Command) -> Result<()> {
     let process = match (&command.outcome, command.end()) {
         (Outcome::Started(process), None) => process,
         (_, end) => {
             let code = end.map_or(super::NOT_STARTED, |end| end.code);
             let message = format!("command {} has already ended with exit code {code}; nothing was signalled", command.id);
-            return Err(ApiError::new(StatusCode::CONFLICT, code::RUNTIME_ERROR, message));
+            return Err(ApiError::new(StatusCode::BAD_REQUEST, code::RUNTIME_ERROR, message));
         }
     };
     if !command.cancelling.replace(true) {

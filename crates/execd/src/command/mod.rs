@@ -19,6 +19,7 @@ mod spool;
 
 pub use cancel::interrupt;
 pub use request::make_plan;
+pub use pump::release_buffers;
 pub use run::run;
 pub use show::{logs, status};
 pub use spool::directories as private_directories;

@@ -165,6 +165,11 @@ impl Source {
     }
 }
 
+/// Frees the shared buffer; the next read makes it again.
+pub fn release_buffers() {
+    SCRATCH.take();
+}
+
 fn with_scratch<T>(action: impl FnOnce(&mut [u8]) -> T) -> T {
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.resize(READ_BYTES, 0);

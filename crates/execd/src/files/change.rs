@@ -32,7 +32,7 @@ pub async fn permissions(daemon: Rc<Daemon>, items: Permissions, resolve: Resolv
         let accounts = Accounts::load();
         let mut checked: Vec<(Place, Applied)> = Vec::new();
         for (asked, permission) in &items {
-            let place = asked.locate(Parents::Existing)?;
+            let place = asked.locate(Parents::Existing)?.pin()?;
             if place.stat_if_exists()?.is_none() {
                 return Err(ApiError::not_found(&place.shown));
             }

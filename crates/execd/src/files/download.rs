@@ -79,7 +79,7 @@ struct Opened {
 
 fn open(asked: &Asked) -> Result<Opened> {
     use std::os::unix::fs::OpenOptionsExt;
-    let place = asked.locate(Parents::Existing)?;
+    let place = asked.locate(Parents::Existing)?.pin()?;
     let found = place.stat_if_exists()?.ok_or_else(|| ApiError::not_found(&place.shown))?;
     if found.is_dir() {
         return Err(ApiError::file(format!("{}: is a directory; list it, or pack it into an archive first", place.shown)));

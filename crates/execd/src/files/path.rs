@@ -4,10 +4,11 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
 use protocol::execd::{code, header};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2};
 
 use crate::environment::Paths;
 use crate::error::{ApiError, Result};
@@ -54,7 +55,7 @@ pub struct Place {
     pub shown: String,
     /// For system calls.
     pub path: PathBuf,
-    _directory: Option<OwnedFd>,
+    directory: Option<Arc<OwnedFd>>,
 }
 
 /// Whether missing directories on the way are made.
@@ -95,19 +96,24 @@ impl Asked {
         match (self.resolve, path.parent().map(Path::to_owned), path.file_name()) {
             (Resolve::NoSymlinks, Some(parent), Some(name)) => {
                 let directory = self.open_strictly(&parent, parents)?;
-                let path = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
+                let path = descriptor_path(&directory).join(name);
                 if path.is_symlink() {
                     return Err(self.is_link(&path));
                 }
-                Ok(Place { shown: self.shown.clone(), path, _directory: Some(directory) })
+                Ok(Place { shown: self.shown.clone(), path, directory: Some(Arc::new(directory)) })
             }
             (_, parent, _) => {
                 if let (Parents::Made, Some(parent)) = (parents, parent) {
                     std::fs::create_dir_all(&parent).map_err(|error| ApiError::io("make the directory of", &self.shown, &error))?;
                 }
-                Ok(Place { shown: self.shown.clone(), path, _directory: None })
+                Ok(Place { shown: self.shown.clone(), path, directory: None })
             }
         }
+    }
+
+    /// Whether links are refused.
+    pub fn is_strict(&self) -> bool {
+        self.resolve == Resolve::NoSymlinks
     }
 
     fn open_strictly(&self, directory: &Path, parents: Parents) -> Result<OwnedFd> {
@@ -149,7 +155,41 @@ impl Asked {
     }
 }
 
+/// A path to what a descriptor holds, good as long as the descriptor is.
+pub fn descriptor_path(fd: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
 impl Place {
+    /// Whether links are refused: `path` then goes through a held directory, and its last component must be
+    /// opened without following.
+    pub fn is_strict(&self) -> bool {
+        self.directory.is_some()
+    }
+
+    /// Fixes also the last component, so that what is looked at next is what was looked at before. Without
+    /// strict mode nothing changes.
+    ///
+    /// # Errors
+    /// 404 when nothing lies there, 400 for a link.
+    pub fn pin(self) -> Result<Self> {
+        if !self.is_strict() {
+            return Ok(self);
+        }
+        let failed = |error: rustix::io::Errno| self.failed("open", &error.into());
+        let fd = openat(CWD, &self.path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+        let kind = FileType::from_raw_mode(fstat(&fd).map_err(failed)?.st_mode);
+        if kind == FileType::Symlink {
+            return Err(ApiError::file(format!("{}: is a symbolic link, which this request forbids", self.shown)));
+        }
+        Ok(Self { path: descriptor_path(&fd), shown: self.shown, directory: Some(Arc::new(fd)) })
+    }
+
+    /// What keeps `path` valid; whoever uses the path after the place is gone holds this.
+    pub fn directory(&self) -> Option<Arc<OwnedFd>> {
+        self.directory.clone()
+    }
+
     /// What lies there, not following a link; 404 when nothing does.
     ///
     /// # Errors

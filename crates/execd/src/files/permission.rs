@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown, fchown};
 use std::path::Path;
 
 use protocol::execd::files::Permission;
@@ -50,6 +50,20 @@ impl Applied {
         }
         match self.mode {
             Some(mode) => fs::set_permissions(path, fs::Permissions::from_mode(mode)),
+            None => Ok(()),
+        }
+    }
+
+    /// The same on an open file.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub fn apply_to(&self, file: &fs::File) -> io::Result<()> {
+        if self.uid.is_some() || self.gid.is_some() {
+            fchown(file, self.uid, self.gid)?;
+        }
+        match self.mode {
+            Some(mode) => file.set_permissions(fs::Permissions::from_mode(mode)),
             None => Ok(()),
         }
     }

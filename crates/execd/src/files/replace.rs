@@ -40,13 +40,13 @@ fn replace_all(items: Vec<(Asked, ReplaceItem)>) -> Result<BTreeMap<String, Repl
     let mut counts = BTreeMap::new();
     let mut staged: Vec<(Place, Stage)> = Vec::new();
     for (asked, item) in items {
+        let text = read(&asked)?;
         let place = asked.locate(Parents::Existing)?;
-        let text = read(&place)?;
         let (text, replaced_count) = replaced(&text, item.old.as_bytes(), item.new.as_bytes());
         counts.insert(asked.given, ReplaceResult { replaced_count });
         if replaced_count > 0 {
             let failed = |error| place.failed("write", &error);
-            let mut stage = Stage::beside(&place.path).map_err(failed)?;
+            let mut stage = Stage::beside(&place).map_err(failed)?;
             stage.file.write_all(&text).map_err(failed)?;
             staged.push((place, stage));
         }
@@ -59,7 +59,8 @@ fn replace_all(items: Vec<(Asked, ReplaceItem)>) -> Result<BTreeMap<String, Repl
     Ok(counts)
 }
 
-fn read(place: &Place) -> Result<Vec<u8>> {
+fn read(asked: &Asked) -> Result<Vec<u8>> {
+    let place = asked.locate(Parents::Existing)?.pin()?;
     let found = place.stat_if_exists()?.ok_or_else(|| ApiError::not_found(&place.shown))?;
     if !found.is_file() {
         return Err(ApiError::file(format!("{}: is not a regular file", place.shown)));

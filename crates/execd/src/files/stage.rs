@@ -3,11 +3,13 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::path::Place;
+use super::path::{Asked, Place};
 use super::permission::Applied;
 use crate::clock;
 use crate::command::private_directories;
@@ -26,17 +28,34 @@ pub struct Stage {
     /// For writing.
     pub file: File,
     path: PathBuf,
+    /// In strict mode `path` goes through this descriptor.
+    _directory: Option<Arc<OwnedFd>>,
 }
 
 impl Stage {
-    /// Makes a temporary file where `target`, or the first of its directories that exists, lies; where that
-    /// cannot be written, in execd's private directory.
+    /// Makes a temporary file in the directory of `target`; where that cannot be written, in execd's private
+    /// directory.
     ///
     /// # Errors
     /// When no directory takes it.
-    pub fn beside(target: &Path) -> io::Result<Self> {
-        let target = final_target(target)?;
-        let parent = target.ancestors().skip(1).find(|ancestor| ancestor.is_dir());
+    pub fn beside(target: &Place) -> io::Result<Self> {
+        let file = final_target(target)?;
+        let mut stage = Self::above(&file)?;
+        stage._directory = target.directory();
+        Ok(stage)
+    }
+
+    /// Makes a temporary file for a target whose directory is still to be made: in the first of its parents
+    /// that exists, or in execd's private directory when no link may be followed.
+    ///
+    /// # Errors
+    /// As [`Stage::beside`].
+    pub fn for_missing(target: &Asked) -> io::Result<Self> {
+        if target.is_strict() { Self::anywhere() } else { Self::above(Path::new(&target.shown)) }
+    }
+
+    fn above(file: &Path) -> io::Result<Self> {
+        let parent = file.ancestors().skip(1).find(|ancestor| ancestor.is_dir());
         match parent.map(Self::inside) {
             Some(Ok(stage)) => Ok(stage),
             Some(Err(error)) if error.kind() == io::ErrorKind::StorageFull => Err(error),
@@ -59,7 +78,7 @@ impl Stage {
             let number = COUNTER.fetch_add(1, Ordering::Relaxed);
             let path = directory.join(format!(".execd-{:x}-{number:x}.tmp", clock::now_ms()));
             match OpenOptions::new().read(true).write(true).create_new(true).mode(NEW_FILE_MODE).open(&path) {
-                Ok(file) => return Ok(Self { file, path }),
+                Ok(file) => return Ok(Self { file, path, _directory: None }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < MAX_TRIES => tries += 1,
                 Err(error) => return Err(error),
             }
@@ -73,8 +92,10 @@ impl Stage {
     /// # Errors
     /// The system's refusal; the target is as before, except after a failed overwrite.
     pub fn commit(self, place: &Place, applied: &Applied) -> io::Result<()> {
-        let target = final_target(&place.path)?;
-        let existing = match fs::metadata(&target) {
+        let target = final_target(place)?;
+        let look = if place.is_strict() { fs::symlink_metadata(&target) } else { fs::metadata(&target) };
+        let existing = match look {
+            Ok(found) if found.is_symlink() => return Err(io::Error::from_raw_os_error(libc::ELOOP)),
             Ok(found) => Some(found),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
@@ -83,10 +104,13 @@ impl Stage {
             return sync_directory(&target);
         }
         let mut source = OpenOptions::new().read(true).open(&self.path)?;
-        let mut file = OpenOptions::new().write(true).create(true).truncate(false).mode(NEW_FILE_MODE).open(&target)?;
+        let no_links = if place.is_strict() { libc::O_NOFOLLOW } else { 0 };
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(NEW_FILE_MODE).custom_flags(no_links);
+        let mut file = options.open(&target)?;
         let length = io::copy(&mut source, &mut file)?;
         file.set_len(length)?;
-        applied.apply(&target)?;
+        applied.apply_to(&file)?;
         file.sync_all()
     }
 
@@ -110,9 +134,12 @@ impl Drop for Stage {
     }
 }
 
-/// Follows links at the end of a path, also one that points to nothing yet.
-fn final_target(path: &Path) -> io::Result<PathBuf> {
-    let mut path = path.to_owned();
+/// Follows links at the end of a path, also one that points to nothing yet; none in strict mode.
+fn final_target(place: &Place) -> io::Result<PathBuf> {
+    let mut path = place.path.clone();
+    if place.is_strict() {
+        return Ok(path);
+    }
     for _ in 0..MAX_LINKS {
         match fs::read_link(&path) {
             Ok(link) => path = path.parent().unwrap_or(Path::new("/")).join(link),

@@ -203,8 +203,8 @@ fn new_stage(target: Option<&Target>) -> Result<Stage> {
     };
     let failed = |error: std::io::Error| ApiError::io("make a temporary file for", &target.asked.shown, &error);
     match target.asked.locate(Parents::Existing) {
-        Ok(place) => Stage::beside(&place.path).map_err(failed),
-        Err(_) => Stage::beside(std::path::Path::new(&target.asked.shown)).map_err(failed),
+        Ok(place) => Stage::beside(&place).map_err(failed),
+        Err(_) => Stage::for_missing(&target.asked).map_err(failed),
     }
 }
 

@@ -6,16 +6,19 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use tokio::sync::oneshot;
 
 use super::glob::Glob;
 use super::info::describe;
 use super::off_loop;
-use super::path::{Asked, Parents, Place, Resolve};
+use super::path::{Asked, Parents, Place, Resolve, descriptor_path};
 use crate::daemon::Daemon;
 use crate::error::{ApiError, Result};
 use crate::http::{Answer, ByteSender, Query, stream};
@@ -85,7 +88,7 @@ async fn walk(asked: Asked, prepare: impl FnOnce(&Place) -> Result<Walk> + Send 
         let mut writer = writer;
         let walked = asked.locate(Parents::Existing).and_then(|root| {
             let walk = prepare(&root)?;
-            walk.run(&root, &mut writer)
+            walk.run(root.pin()?, &mut writer)
         });
         writer.finish(walked);
         Ok(())
@@ -95,12 +98,13 @@ async fn walk(asked: Asked, prepare: impl FnOnce(&Place) -> Result<Walk> + Send 
 }
 
 impl Walk {
-    fn run(&self, root: &Place, writer: &mut Writer) -> Result<()> {
+    fn run(&self, root: Place, writer: &mut Writer) -> Result<()> {
         let accounts = Accounts::load();
         // A stack of sorted directories: recursion without the thread's stack.
         let mut stack = Vec::new();
         if self.depth > 0 {
-            stack.push(Level::open(&root.path, root.shown.trim_end_matches('/').to_owned())?);
+            let shown = root.shown.trim_end_matches('/').to_owned();
+            stack.push(Level::open(&root.path, shown, root.directory())?);
         }
         while let Some(level) = stack.last_mut() {
             let Some(name) = level.names.next() else {
@@ -108,6 +112,7 @@ impl Walk {
                 continue;
             };
             let path = level.path.join(&name);
+            let strict = level.held.is_some();
             let shown = format!("{}/{}", level.shown, name.to_string_lossy());
             let found = match fs::symlink_metadata(&path) {
                 Ok(found) => found,
@@ -125,7 +130,8 @@ impl Walk {
                 writer.add(&describe(shown.clone(), &found, &accounts))?;
             }
             if found.is_dir() && stack.len() < self.depth {
-                match Level::open(&path, shown) {
+                let opened = if strict { Level::open_held(&path, shown) } else { Level::open(&path, shown, None) };
+                match opened {
                     Ok(level) => stack.push(level),
                     Err(error) if error.status == http::StatusCode::NOT_FOUND => {} // removed meanwhile
                     Err(error) => return Err(error),
@@ -138,17 +144,26 @@ impl Walk {
 
 struct Level {
     path: PathBuf,
+    /// In strict mode `path` goes through this descriptor.
+    held: Option<Arc<OwnedFd>>,
     shown: String,
     names: std::vec::IntoIter<OsString>,
 }
 
 impl Level {
-    fn open(path: &Path, shown: String) -> Result<Self> {
+    /// Opens a directory by descriptor: it may have become a link since it was looked at.
+    fn open_held(path: &Path, shown: String) -> Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = openat(CWD, path, flags, Mode::empty()).map_err(|error| ApiError::io("open the directory", &shown, &error.into()))?;
+        Self::open(&descriptor_path(&directory), shown, Some(Arc::new(directory)))
+    }
+
+    fn open(path: &Path, shown: String, held: Option<Arc<OwnedFd>>) -> Result<Self> {
         let failed = |error: io::Error| ApiError::io("read the directory", if shown.is_empty() { "/" } else { &shown }, &error);
         let entries = fs::read_dir(path).map_err(failed)?;
         let mut names = entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<io::Result<Vec<_>>>().map_err(failed)?;
         names.sort_unstable();
-        Ok(Self { path: path.to_owned(), shown, names: names.into_iter() })
+        Ok(Self { path: path.to_owned(), held, shown, names: names.into_iter() })
     }
 }
 

@@ -31,6 +31,12 @@ pub enum Body {
     Proxied(Incoming),
 }
 
+impl Drop for Body {
+    fn drop(&mut self) {
+        crate::tidy::answered();
+    }
+}
+
 impl http_body::Body for Body {
     type Data = Bytes;
     type Error = io::Error;

@@ -1,18 +1,20 @@
 //! Starting processes: the one module of execd that may be `unsafe`.
 //!
-//! Owns `clone`, what happens between it and `exec`, inherited descriptors, and looking at dead children
-//! without reaping them. It knows nothing of commands or HTTP. A child shares execd's memory and stops the
+//! Owns `clone`, what happens between it and `exec`, inherited descriptors, looking at dead children without
+//! reaping them, and giving free heap back. It knows nothing of commands or HTTP. A child shares execd's memory and stops the
 //! calling thread until it has exec'd or failed (`CLONE_VM | CLONE_VFORK`): no page table is copied, and
 //! an error comes back through that memory. The child allocates nothing, takes no lock and logs nothing.
 //!
 //! What a child gets: its own process group, default signal handlers, an empty signal mask, the three
 //! standard descriptors and nothing else, a higher OOM score than execd, and its identity set last.
 
-#![allow(unsafe_code, reason = "clone, exec and inherited descriptors have no safe interface")]
+#![allow(unsafe_code, reason = "clone, exec, inherited descriptors and the heap's trim have no safe interface")]
 
 mod child;
 mod inherited;
+mod memory;
 
+pub use memory::release_free_memory;
 pub use inherited::{inherited, peek_exited, raise_open_file_limit};
 
 use std::ffi::{CString, c_void};

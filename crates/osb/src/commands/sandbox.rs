@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use protocol::execd::metrics::Metrics;
-use protocol::lifecycle::{CreateSandboxRequest, ImageAuth, ImageSpec, Sandbox};
+use protocol::lifecycle::{CreateSandboxRequest, ImageAuth, ImageSpec};
 use serde_json::{Value, json};
 
+use self::view::{detail, row, usage};
 use super::signals::Signals;
 use super::{Context, Outcome, Progress, Rows, to_value};
 use crate::client::sandboxes::Filter;
@@ -17,14 +17,14 @@ use crate::failure::Failure;
 use crate::output::table;
 use crate::units::{self, Limit};
 
+mod view;
+
 /// Main process of a sandbox for which none is named: waits and does nothing.
 const IDLE_ENTRYPOINT: [&str; 3] = ["tail", "-f", "/dev/null"];
 /// How often `metrics --watch` asks.
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 /// Largest request file, in bytes; the server takes no larger body.
 const MAX_REQUEST_FILE: u64 = 4 * 1024 * 1024;
-/// Labels that the table of sandboxes shows for each.
-const LABELS_SHOWN: usize = 3;
 
 /// The commands about sandboxes.
 #[derive(Subcommand, Debug)]
@@ -378,74 +378,6 @@ async fn list(ctx: &Context, args: &ListArgs) -> Result<(), Failure> {
     })
 }
 
-fn row(sandbox: &Sandbox, now: jiff::Timestamp) -> Vec<String> {
-    let labels = sandbox.metadata.iter().flatten().take(LABELS_SHOWN).map(|(key, value)| format!("{key}={value}"));
-    vec![
-        sandbox.id.clone(),
-        sandbox.status.state.clone(),
-        sandbox.image.as_ref().map(|image| image.uri.clone()).unwrap_or_default(),
-        units::relative(&sandbox.created_at, now),
-        sandbox.expires_at.as_ref().map_or_else(|| "never".into(), |time| units::relative(time, now)),
-        labels.collect::<Vec<_>>().join(","),
-    ]
-}
-
-fn detail(sandbox: &Sandbox) -> String {
-    let now = jiff::Timestamp::now();
-    let status = &sandbox.status;
-    let when = |time: &String| format!("{time} ({})", units::relative(time, now));
-    let joined = |map: &Option<BTreeMap<String, String>>| {
-        map.as_ref().filter(|map| !map.is_empty()).map(|map| {
-            map.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
-        })
-    };
-    let receipt = sandbox.receipt.as_ref();
-    let weaker = receipt.and_then(|receipt| receipt["weaker"].as_array()).filter(|list| !list.is_empty());
-    table::facts(&[
-        ("id", Some(sandbox.id.clone())),
-        ("state", Some(status.state.clone())),
-        ("reason", status.reason.clone()),
-        ("message", status.message.clone()),
-        ("exit", status.exit.as_ref().map(exit)),
-        ("image", sandbox.image.as_ref().map(|image| image.uri.clone())),
-        ("entrypoint", Some(sandbox.entrypoint.join(" "))),
-        ("created", Some(when(&sandbox.created_at))),
-        ("ends", Some(sandbox.expires_at.as_ref().map_or_else(|| "never".into(), when))),
-        ("labels", joined(&sandbox.metadata)),
-        ("extensions", joined(&sandbox.extensions)),
-        ("runtime", sandbox.runtime.clone()),
-        ("limits", receipt.and_then(limits)),
-        ("weaker", weaker.map(|list| list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("; "))),
-    ])
-}
-
-fn exit(exit: &protocol::lifecycle::ExitStatus) -> String {
-    let mut text = exit.kind.clone();
-    for (name, number) in [("code", exit.code), ("signal", exit.signal)] {
-        if let Some(number) = number {
-            text.push_str(&format!(" {name} {number}"));
-        }
-    }
-    if let Some(detail) = &exit.detail {
-        text.push_str(&format!(": {detail}"));
-    }
-    text
-}
-
-/// The limits of a receipt in one line.
-fn limits(receipt: &Value) -> Option<String> {
-    let limits = receipt["limits"].as_object().filter(|limits| !limits.is_empty())?;
-    let one = |(name, limit): (&String, &Value)| {
-        let value = match (name.as_str(), limit["value"].as_u64()) {
-            (_, None) => "none".to_owned(),
-            ("memory" | "disk" | "swap", Some(bytes)) => units::size(bytes),
-            (_, Some(value)) => value.to_string(),
-        };
-        format!("{name} {value} ({})", limit["by"].as_str().unwrap_or("?"))
-    };
-    Some(limits.iter().map(one).collect::<Vec<_>>().join(", "))
-}
-
 async fn kill(ctx: &Context, ids: &[String], grace: Option<Duration>) -> Outcome {
     let client = ctx.client()?;
     let mut rows = Rows::default();
@@ -505,13 +437,6 @@ async fn metrics(ctx: &Context, id: &str, watch: bool) -> Result<(), Failure> {
             _ = signals.next() => return Ok(()),
         }
     }
-}
-
-fn usage(metrics: &Metrics) -> String {
-    format!(
-        "cpu {:.1} % of {} cores, memory {:.0} of {:.0} MiB",
-        metrics.cpu_used_pct, metrics.cpu_count, metrics.mem_used_mib, metrics.mem_total_mib
-    )
 }
 
 async fn diagnostics(ctx: &Context, id: &str, kind: &str, scope: &str) -> Result<(), Failure> {

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lifecycle::runtime::{BoxFuture, Create, ErrorKind, Observed, PullAuth, Receipt, RuntimeError};
+use lifecycle::spec::HOST_IMAGE;
 use lifecycle::state::{Event, State};
 use protocol::error::code;
 use secrecy::ExposeSecret as _;
 
 use super::Driver;
+use crate::app::App;
 use crate::errors::create_failure_code;
 
 /// First wait before a failed removal is tried again; it doubles.
@@ -20,7 +22,11 @@ pub(crate) const CONSOLE_BYTES: usize = 64 * 1024;
 
 /// How an effect ended.
 pub(super) enum Outcome {
-    Created(Receipt),
+    Created {
+        receipt: Receipt,
+        /// Layers of its image.
+        layers: Vec<String>,
+    },
     Event(Event),
     /// What the runtime has of a sandbox that was found in the database.
     Found(Result<Observed, RuntimeError>),
@@ -80,7 +86,13 @@ impl Driver {
                 progress: &progress,
             };
             match app.runtime.create(request).await {
-                Ok(created) => Outcome::Created(created.receipt),
+                Ok(created) => {
+                    let layers = layers_of(&app, &spec.image).await;
+                    Outcome::Created {
+                        receipt: created.receipt,
+                        layers,
+                    }
+                }
                 Err(error) => failed(&error),
             }
         })
@@ -179,6 +191,21 @@ impl Driver {
             n => RETRY_FIRST
                 .saturating_mul(1 << (n - 1).min(16))
                 .min(RETRY_MAX),
+        }
+    }
+}
+
+/// The layers that an image has now, so that a prune leaves them to the sandbox that runs on them.
+async fn layers_of(app: &App, image: &str) -> Vec<String> {
+    let Some(images) = app.images.as_ref().filter(|_| image != HOST_IMAGE) else {
+        return Vec::new();
+    };
+    match images.resolve(image).await {
+        Ok(Some(image)) => image.layers.iter().map(ToString::to_string).collect(),
+        Ok(None) => Vec::new(),
+        Err(error) => {
+            tracing::warn!(image, error = %crate::wire::chain(&error), "the layers of a sandbox are not known");
+            Vec::new()
         }
     }
 }

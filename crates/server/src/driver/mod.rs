@@ -310,7 +310,10 @@ impl Driver {
 
     async fn finished(&mut self, outcome: Outcome) -> Next {
         match outcome {
-            Outcome::Created(receipt) => self.fact(Event::Created, Some(receipt)).await,
+            Outcome::Created { receipt, layers } => {
+                self.row.layers = layers;
+                self.fact(Event::Created, Some(receipt)).await
+            }
             Outcome::Event(event) => {
                 if matches!(event, Event::DestroyFailed { .. }) {
                     self.failures = self.failures.saturating_add(1);

@@ -4,6 +4,7 @@ mod about;
 mod body;
 mod diagnostics;
 mod endpoints;
+pub(crate) mod images;
 mod query;
 mod sandboxes;
 mod unsupported;
@@ -14,7 +15,7 @@ use axum::Router;
 use axum::extract::{OriginalUri, Request};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get, patch, post};
+use axum::routing::{any, delete, get, patch, post};
 use http::{HeaderValue, Method, StatusCode, header};
 use protocol::error::code;
 
@@ -31,6 +32,11 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
     for prefix in ["", "/v1"] {
         let at = |path: &str| format!("{prefix}{path}");
         router = router
+            .route(&at("/images"), get(images::list))
+            .route(&at("/images/pull"), post(images::pull))
+            .route(&at("/images/import"), post(images::import))
+            .route(&at("/images/prune"), post(images::prune))
+            .route(&at("/images/{*reference}"), delete(images::remove))
             .route(&at("/capabilities"), get(about::capabilities))
             .route(
                 &at("/sandboxes"),

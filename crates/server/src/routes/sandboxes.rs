@@ -82,6 +82,7 @@ pub(super) async fn create(
         expires_at,
         exit: None,
         receipt: None,
+        layers: Vec::new(),
         failure_code: None,
     };
     let answer = wire::sandbox(&row, View::Created, app.runtime.name());

@@ -41,6 +41,7 @@ const SCHEMA: [&str; 5] = [
         metadata TEXT NOT NULL,
         exit TEXT,
         receipt TEXT,
+        layers TEXT,
         failure_code TEXT
     )",
     "CREATE INDEX IF NOT EXISTS sandboxes_newest ON sandboxes (created_at DESC, id DESC)",

@@ -25,6 +25,8 @@ pub(crate) struct Row {
     pub(crate) expires_at: Option<Timestamp>,
     pub(crate) exit: Option<Exit>,
     pub(crate) receipt: Option<Receipt>,
+    /// Layers of its image, lowest first; a prune must not take them.
+    pub(crate) layers: Vec<String>,
     /// Code of the cause when it could not be made.
     pub(crate) failure_code: Option<String>,
 }
@@ -38,7 +40,7 @@ pub(crate) struct EventRow {
     pub(crate) message: String,
 }
 
-pub(super) const COLUMNS: &str = "id, state, reason, message, transition_at, created_at, expires_at, spec, exit, receipt, failure_code";
+pub(super) const COLUMNS: &str = "id, state, reason, message, transition_at, created_at, expires_at, spec, exit, receipt, layers, failure_code";
 
 impl Store {
     /// Remembers a new sandbox, with its first event.
@@ -150,7 +152,7 @@ impl Store {
         let op = sql("store a sandbox's state");
         let mut tx = self.writer.begin().await.map_err(&op)?;
         sqlx::query(
-            "UPDATE sandboxes SET state = ?, reason = ?, message = ?, transition_at = ?, exit = ?, receipt = ?,
+            "UPDATE sandboxes SET state = ?, reason = ?, message = ?, transition_at = ?, exit = ?, receipt = ?, layers = ?,
              failure_code = ? WHERE id = ?",
         )
         .bind(row.state.as_str())
@@ -159,6 +161,7 @@ impl Store {
         .bind(row.transition_at.as_microsecond())
         .bind(row.exit.as_ref().map(json))
         .bind(row.receipt.as_ref().map(json))
+        .bind((!row.layers.is_empty()).then(|| json(&row.layers)))
         .bind(&row.failure_code)
         .bind(row.id.as_str())
         .execute(&mut *tx)
@@ -310,6 +313,10 @@ pub(super) fn read(row: &SqliteRow) -> Result<Row, Error> {
         receipt: parse_option("receipt")
             .map(|text| serde_json::from_str(&text).map_err(|_| bad("receipt")))
             .transpose()?,
+        layers: parse_option("layers")
+            .map(|text| serde_json::from_str(&text).map_err(|_| bad("layers")))
+            .transpose()?
+            .unwrap_or_default(),
         failure_code: row.get("failure_code"),
         id: SandboxId::parse(&id).ok_or_else(|| damaged(&id, "id"))?,
     })

@@ -34,6 +34,7 @@ fn row(id: &str, second: i64, labels: &[(&str, &str)]) -> Row {
         expires_at: Some(at),
         exit: None,
         receipt: None,
+        layers: vec!["ab".to_owned()],
         failure_code: None,
     }
 }

@@ -46,8 +46,30 @@ impl Server {
         Self::again(config, runtime, dir).await
     }
 
+    /// A server with an image store of its own, in `<dir>/images`.
+    pub async fn with_images() -> Self {
+        let dir = Arc::new(tempfile::tempdir().expect("a directory"));
+        let runtime = FakeRuntime::new(dir.path());
+        let unpacker =
+            image::InProcess::open(&dir.path().join("layers"), image::unpack::Limits::default())
+                .expect("a layer area");
+        let images = image::Store::open(&dir.path().join("images"), Arc::new(unpacker))
+            .await
+            .expect("a store");
+        Self::launch(Config::default(), runtime, dir, Some(images)).await
+    }
+
     /// A server on the records and the machine of an earlier one.
     pub async fn again(config: Config, runtime: FakeRuntime, dir: Arc<tempfile::TempDir>) -> Self {
+        Self::launch(config, runtime, dir, None).await
+    }
+
+    async fn launch(
+        config: Config,
+        runtime: FakeRuntime,
+        dir: Arc<tempfile::TempDir>,
+        images: Option<image::Store>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let (stop, stopped) = oneshot::channel::<()>();
@@ -59,7 +81,7 @@ impl Server {
             leased: false,
         };
         let shared: Arc<dyn lifecycle::runtime::Runtime> = Arc::new(runtime.clone());
-        let task = tokio::spawn(server::serve(options, shared, None, listener, async {
+        let task = tokio::spawn(server::serve(options, shared, images, listener, async {
             let _ = stopped.await;
         }));
         Self {

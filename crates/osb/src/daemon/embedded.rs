@@ -1,0 +1,99 @@
+//! A server inside this process, for `osb run` where none runs: rows in memory, sandboxes that end with it.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::fs::File;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::process::Stdio;
+use std::time::Duration;
+
+use runtime_native::wire;
+use secrecy::SecretString;
+use server::config::Sources;
+use server::{Database, Options};
+use tokio::process::Child;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::data_dir::{self, Identity};
+use super::{api, jailer};
+use crate::engine::{Engine, Guard};
+use crate::failure::Failure;
+use crate::server_cmd::with_causes;
+
+/// How long the jailer has to end by itself.
+const JAILER_END: Duration = Duration::from_secs(5);
+
+struct Embedded {
+    stop: oneshot::Sender<()>,
+    server: JoinHandle<Result<(), server::Error>>,
+    jailer: Child,
+    /// The sandboxes' lease: it ends when this is closed, also by the kernel.
+    _lease: std::io::PipeWriter,
+    /// Its own directory, removed in order.
+    part: PathBuf,
+    _lock: File,
+}
+
+impl Guard for Embedded {
+    fn stop(mut self: Box<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move {
+            // Its receiver is gone when the server has ended by itself.
+            let _ = self.stop.send(());
+            if let Err(error) = self.server.await {
+                tracing::warn!(error = %error, "embedded server failed");
+            }
+            if tokio::time::timeout(JAILER_END, self.jailer.wait()).await.is_err() {
+                tracing::warn!("jailer did not end by itself, killing it");
+                // Only fails when it has just ended.
+                let _ = self.jailer.kill().await;
+            }
+            if let Err(error) = std::fs::remove_dir_all(&self.part) {
+                tracing::warn!(path = %self.part.display(), error = %error, "engine directory stays, the next engine removes it");
+            }
+        })
+    }
+}
+
+/// Starts a server on an ephemeral loopback port. Images are shared with the server of the same data directory.
+///
+/// # Errors
+/// When the machine cannot run sandboxes, with what is missing.
+pub async fn start() -> Result<Engine, Failure> {
+    let root = data_dir::locate()?;
+    let (config, _) = server::config::load(&Sources::default()).map_err(|error| Failure::new("CONFIG", with_causes(&error)))?;
+    let (part, lock) = data_dir::make_embedded(&root)?;
+    let (ours, theirs) = wire::pair().map_err(|errno| failed("make the jailer's socket", errno.into()))?;
+    let jailer = jailer::command(&part, Identity::Same)?
+        .stdin(Stdio::from(theirs))
+        .spawn()
+        .map_err(|error| failed("start the jailer", error))?;
+    let (lease, writer) = std::io::pipe().map_err(|error| failed("make the lease", error))?;
+    let (runtime, images) = api::runtime(&config, &part, ours, Some(lease.into())).await?;
+
+    let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).map_err(|error| failed("listen on loopback", error))?;
+    let address = listener.local_addr().map_err(|error| failed("read the listening address", error))?;
+    let listener = api::listen(listener)?;
+    let key = data_dir::random_key();
+    let options = Options {
+        config,
+        api_key: SecretString::from(key.clone()),
+        secret: data_dir::random(),
+        database: Database::Memory,
+        leased: true,
+    };
+    let (stop, stopped) = oneshot::channel();
+    let server = tokio::spawn(async move {
+        let stop = async move {
+            // Either a stop or the end of the guard, which means the same.
+            let _ = stopped.await;
+        };
+        server::serve(options, runtime, Some(images), listener, stop).await
+    });
+    let guard = Box::new(Embedded { stop, server, jailer, _lease: writer, part, _lock: lock });
+    Ok(Engine { url: format!("http://{address}"), key, guard })
+}
+
+fn failed(operation: &str, error: std::io::Error) -> Failure {
+    Failure::new("ENGINE_FAILED", format!("{operation}: {error}"))
+}

@@ -1,0 +1,39 @@
+//! `osb jailer`: the single-threaded process that makes sandboxes. Started by the server, never by people.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::ExitCode;
+
+use runtime_native::jailer::{JailerConfig, ServerIds};
+use tokio::process::Command;
+
+use super::data_dir::Identity;
+use crate::execd::EXECD;
+use crate::failure::Failure;
+
+/// A command that starts a jailer; its standard input must become the request socket. Nothing secret is in its
+/// arguments, and its environment is empty but for the search path of the few programs that it runs.
+pub fn command(data_dir: &Path, api: Identity) -> Result<Command, Failure> {
+    let program = std::env::current_exe().map_err(|error| Failure::new("START_FAILED", format!("find this program: {error}")))?;
+    let mut config = JailerConfig::new(data_dir);
+    if let Identity::Own { id } = api {
+        config.server = Some(ServerIds { uid: id, gid: id });
+    }
+    let mut command = Command::new(program);
+    command.arg("jailer").arg(serde_json::to_string(&config).expect("paths and numbers serialize"));
+    command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    Ok(command)
+}
+
+/// Runs the jailer on the request socket that is its standard input. Called before any thread exists.
+pub fn run(settings: &str) -> ExitCode {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned();
+    let (socket, config) = match (socket, serde_json::from_str::<JailerConfig>(settings)) {
+        (Ok(socket), Ok(config)) => (socket, config),
+        _ => {
+            eprintln!("osb jailer: it is started by `osb server`, not by hand");
+            return ExitCode::FAILURE;
+        }
+    };
+    runtime_native::jailer::main(socket, config, EXECD)
+}

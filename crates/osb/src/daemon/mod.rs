@@ -1,0 +1,11 @@
+//! The long-running roles of this program: the supervisor, the API process, the jailer, and the engine that
+//! `osb run` starts in its own process when no server runs.
+//!
+//! Owns processes, identities and the data directory. The three roles and why they are three:
+//! `docs/adr/0004-processes.md`.
+
+pub mod api;
+pub mod data_dir;
+pub mod embedded;
+pub mod jailer;
+pub mod supervisor;

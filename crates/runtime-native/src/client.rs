@@ -1,0 +1,124 @@
+//! Asks the jailer, from a process without privilege and with many tasks.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+
+use crate::error::{Context, Failure, Result};
+use crate::wire::{self, Reply, Request};
+
+/// How long a request waits for a new jailer after the old one died: the supervisor starts one at once.
+const REPLACEMENT_DEADLINE: Duration = Duration::from_secs(5);
+/// How often a request is put again to a new jailer. Requests are idempotent, so this is safe; a jailer that dies of
+/// the request itself must not take it for ever.
+const ATTEMPTS: u32 = 4;
+
+/// The server's end of the request socket. Cheap to clone.
+#[derive(Clone)]
+pub struct Client {
+    socket: Arc<watch::Sender<Arc<AsyncFd<OwnedFd>>>>,
+}
+
+/// Why an attempt gave no answer.
+enum Lost {
+    /// The jailer is gone; a new one may answer.
+    Jailer,
+    /// Asking again would not help.
+    Failed(Failure),
+}
+
+impl Client {
+    /// Asks over this socket. Must be called within a tokio runtime.
+    pub fn new(socket: OwnedFd) -> Result<Self> {
+        let socket = crate::sys::watch(socket).op("watch the jailer's socket")?;
+        Ok(Self { socket: Arc::new(watch::Sender::new(Arc::new(socket))) })
+    }
+
+    /// Asks over another socket from now on; waiting requests are put again.
+    pub fn replace(&self, socket: OwnedFd) -> Result<()> {
+        let socket = crate::sys::watch(socket).op("watch the jailer's socket")?;
+        self.socket.send_replace(Arc::new(socket));
+        Ok(())
+    }
+
+    /// Sends a request and waits for its reply. A [`Reply::Failed`] comes back as the error it carries.
+    pub async fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>], deadline: Duration) -> Result<(Reply, Vec<OwnedFd>)> {
+        let answered = tokio::time::timeout(deadline, self.ask_until_answered(request, fds)).await;
+        let late = || Failure::internal(format!("the jailer did not answer within {} s", deadline.as_secs()));
+        match answered.map_err(|_| late())?? {
+            (Reply::Failed(failure), _) => Err(failure),
+            answer => Ok(answer),
+        }
+    }
+
+    async fn ask_until_answered(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>)> {
+        let mut changes = self.socket.subscribe();
+        for _ in 0..ATTEMPTS {
+            let socket = changes.borrow_and_update().clone();
+            match attempt(&socket, request, fds).await {
+                Ok(answer) => return Ok(answer),
+                Err(Lost::Failed(failure)) => return Err(failure),
+                Err(Lost::Jailer) => {}
+            }
+            // Either a new socket comes, or the same jailer lives and only the child that worked died.
+            let replaced = tokio::time::timeout(REPLACEMENT_DEADLINE, changes.changed()).await;
+            if replaced.is_err() && is_gone(&socket) {
+                break;
+            }
+        }
+        Err(Failure::internal("the jailer died and no other took over; see the server's log"))
+    }
+}
+
+fn is_gone(socket: &AsyncFd<OwnedFd>) -> bool {
+    let mut byte = [0u8; 1];
+    let received = rustix::net::recv(socket.get_ref(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+    !matches!(received, Err(Errno::AGAIN))
+}
+
+async fn attempt(
+    socket: &AsyncFd<OwnedFd>,
+    request: &Request,
+    fds: &[BorrowedFd<'_>],
+) -> std::result::Result<(Reply, Vec<OwnedFd>), Lost> {
+    let failed = |op: &str, errno: Errno| Lost::Failed(Failure::errno(op, errno));
+    let (ours, theirs) = wire::pair().map_err(|errno| failed("make a reply socket", errno))?;
+    let bytes = serde_json::to_vec(request).map_err(|_| failed("encode a request", Errno::INVAL))?;
+    if bytes.len() > wire::PACKET_BYTES {
+        return Err(failed("send a request", Errno::MSGSIZE));
+    }
+    loop {
+        let mut ready = socket.writable().await.map_err(|_| Lost::Jailer)?;
+        let mut all = vec![theirs.as_fd()];
+        all.extend(fds);
+        match wire::send_bytes(socket.get_ref().as_fd(), &bytes, &all, SendFlags::DONTWAIT) {
+            Ok(()) => break,
+            Err(Errno::AGAIN) => ready.clear_ready(),
+            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => return Err(Lost::Jailer),
+            Err(errno) => return Err(failed("send a request to the jailer", errno)),
+        }
+    }
+    drop(theirs);
+    let reply = crate::sys::watch(ours).map_err(|_| failed("watch a reply socket", Errno::IO))?;
+    let mut buffer = Vec::new();
+    loop {
+        let mut ready = reply.readable().await.map_err(|_| Lost::Jailer)?;
+        match wire::receive_bytes(reply.get_ref().as_fd(), &mut buffer, RecvFlags::DONTWAIT) {
+            Ok(Some((text, fds))) => {
+                let answer = serde_json::from_slice(text);
+                return match answer {
+                    Ok(answer) => Ok((answer, fds)),
+                    Err(error) => Err(Lost::Failed(Failure::internal(format!("read the jailer's answer: {error}")))),
+                };
+            }
+            Ok(None) => return Err(Lost::Jailer),
+            Err(Errno::AGAIN) => ready.clear_ready(),
+            Err(errno) => return Err(failed("receive the jailer's answer", errno)),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The sandbox's disk: a sparse ext4 image on a loop device, never mounted anywhere on the host.
+//!
+//! The image is unlinked as soon as a loop device holds it, the loop device is cleared by the kernel at its last
+//! close, and the mount is detached: whoever dies, nothing of a disk can be left over.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::fs::{Mode, SeekFrom};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen};
+
+use crate::error::{Context, Failure, Kind, Result};
+use crate::sys;
+
+/// Size of a disk when the request names none.
+pub const DEFAULT_BYTES: u64 = 10 << 30;
+/// Bytes for each inode when the request names no number of inodes: the ratio of ext4 itself.
+const BYTES_PER_INODE: u64 = 16 << 10;
+/// Smallest disk that ext4 accepts with room to work in.
+pub const MIN_BYTES: u64 = 4 << 20;
+/// Largest disk: the host would have to hold it sooner or later.
+pub const MAX_BYTES: u64 = 4 << 40;
+/// Piece by which sparse images are copied.
+const COPY_BYTES: usize = 256 << 10;
+
+/// Directory of a disk that holds what the sandbox writes over its image.
+pub const UPPER: &str = "upper";
+/// Directory that overlayfs works in.
+pub const WORK: &str = "work";
+/// Directory that appears as `/usr/local` where the machine's own programs are bound.
+pub const LOCAL: &str = "local";
+
+/// Bytes and inodes of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Size {
+    /// Bytes, file system structures included.
+    pub bytes: u64,
+    /// Files, directories and links.
+    pub inodes: u64,
+}
+
+impl Size {
+    /// The size for these limits, defaults filled in.
+    pub fn of(bytes: Option<u64>, inodes: Option<u64>) -> Self {
+        let bytes = bytes.unwrap_or(DEFAULT_BYTES);
+        Self { bytes, inodes: inodes.unwrap_or(bytes / BYTES_PER_INODE) }
+    }
+}
+
+/// A fresh disk: a detached mount.
+pub struct Disk {
+    /// The mount.
+    pub mount: OwnedFd,
+    /// What it can hold.
+    pub size: Size,
+}
+
+/// Makes a fresh disk from the template of its size, making the template first if need be.
+pub fn make(disks: &Path, size: Size) -> Result<Disk> {
+    let template = template(disks, size)?;
+    let image = copy_sparse(&template, disks)?;
+    let device = sys::attach_loop(&image).op("attach a disk image to a loop device")?;
+    let fs = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).op("open ext4")?;
+    fsconfig_set_string(&fs, "source", device.path.as_str()).op("choose the loop device")?;
+    // Without it a kernel thread writes all inode tables, which would fill the sparse image.
+    fsconfig_set_flag(&fs, "noinit_itable").op("set noinit_itable")?;
+    fsconfig_create(&fs).op("mount a disk image")?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let mount = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes).op("mount a disk image")?;
+    Ok(Disk { mount, size })
+}
+
+/// Makes the directories that every disk has. `owner` of them is root of whoever mounts.
+pub fn lay_out(root: impl AsFd) -> Result<()> {
+    let root = root.as_fd();
+    for name in [UPPER, WORK, LOCAL] {
+        match rustix::fs::mkdirat(root, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(Failure::errno(format!("make {name} on the disk"), errno)),
+        }
+    }
+    for name in ["bin", "etc", "games", "include", "lib", "sbin", "share", "src"] {
+        match rustix::fs::mkdirat(root, format!("{LOCAL}/{name}"), Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(Failure::errno(format!("make {LOCAL}/{name} on the disk"), errno)),
+        }
+    }
+    Ok(())
+}
+
+/// The formatted, empty image of this size.
+fn template(disks: &Path, size: Size) -> Result<PathBuf> {
+    let path = disks.join(format!("template-{}-{}.ext4", size.bytes, size.inodes));
+    if path.exists() {
+        return Ok(path);
+    }
+    let temporary = disks.join(format!("new-{}-{}", std::process::id(), size.bytes));
+    let made = format(&temporary, size).and_then(|()| fs::rename(&temporary, &path).op("name a disk template"));
+    if made.is_err() {
+        // The first error counts; a leftover is swept at the next start.
+        let _ = fs::remove_file(&temporary);
+    }
+    made.map(|()| path)
+}
+
+fn format(path: &Path, size: Size) -> Result<()> {
+    let file = File::create(path).op("make a disk template")?;
+    file.set_len(size.bytes).op("make a disk template")?;
+    let output = Command::new("mkfs.ext4")
+        .args(["-q", "-F", "-m", "0", "-b", "4096", "-I", "256", "-O", "^has_journal,^resize_inode"])
+        .args(["-E", "nodiscard,lazy_itable_init=1,root_owner=0:0", "-N", &size.inodes.to_string()])
+        .arg(path)
+        .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
+        .stdin(Stdio::null())
+        .output();
+    let output = output.map_err(|error| {
+        Failure::new(Kind::Unsupported, format!("run mkfs.ext4: {error}; install e2fsprogs for disk limits"))
+    })?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        return Err(Failure::internal(format!("mkfs.ext4: {}", words.trim())));
+    }
+    Ok(())
+}
+
+/// Copies the written parts of an image into a file without a name.
+fn copy_sparse(template: &Path, directory: &Path) -> Result<File> {
+    let source = File::open(template).op("open the disk template")?;
+    let length = source.metadata().op("measure the disk template")?.len();
+    let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
+    let target: File = rustix::fs::open(directory, flags, Mode::from_raw_mode(0o600)).op("make a disk image")?.into();
+    target.set_len(length).op("make a disk image")?;
+    let mut buffer = vec![0u8; COPY_BYTES];
+    let mut at = 0u64;
+    loop {
+        let data = match rustix::fs::seek(&source, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => return Ok(target),
+            Err(errno) => return Err(Failure::errno("copy the disk template", errno)),
+        };
+        let end = rustix::fs::seek(&source, SeekFrom::Hole(data)).op("copy the disk template")?;
+        at = data;
+        while at < end {
+            let piece = (end - at).min(COPY_BYTES as u64) as usize;
+            source.read_exact_at(&mut buffer[..piece], at).op("copy the disk template")?;
+            target.write_all_at(&buffer[..piece], at).op("copy the disk template")?;
+            at += piece as u64;
+        }
+    }
+}

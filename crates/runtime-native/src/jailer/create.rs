@@ -1,0 +1,486 @@
+//! Makes one sandbox, in a process of its own that afterwards stays as its monitor.
+//!
+//! Order: write down, then do. The plan is on disk before the first effect, the id range before it is used, PID 1
+//! before it may run. Whatever fails is undone here; whatever is cut off is undone by a destroy of the same id.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use lifecycle::runtime::Receipt;
+use lifecycle::spec::SandboxId;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::{Pid, getpid};
+use rustix::thread::{Uid, set_thread_res_uid};
+
+use super::status::StatusReader;
+use super::{Jail, Mode, destroy, receipt, watch};
+use crate::disk::{Disk, Size};
+use crate::error::{Context, Failure, Kind, Result};
+use crate::idrange::{self, Slot};
+use crate::init::{self, Birth, ByPath, FallbackDisk, Go};
+use crate::rootfs;
+use crate::state::{self, Monitor, Process, State};
+use crate::sys::{self, Cloned, MountChange};
+use crate::wire::{self, Plan, Reply};
+
+/// Namespaces of every sandbox but the cgroup one, which PID 1 enters once it is in its groups.
+const NAMESPACES: i32 = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWNET;
+/// Connections that may wait for execd to accept them.
+const LISTEN_BACKLOG: i32 = 1024;
+/// Most bytes of a boot configuration: twenty times the largest environment that a create request can carry.
+const BOOT_BYTES: u64 = 4 << 20;
+/// How long an execd that dropped a connection may take to end.
+const END_DEADLINE: Duration = Duration::from_secs(2);
+/// Most bytes of a failure report from PID 1, which is not yet hostile but bounded like everything.
+const REPORT_BYTES: usize = 64 << 10;
+
+/// What a create brings with it.
+pub struct Order {
+    /// What to make.
+    pub plan: Plan,
+    /// Whether its directory was there before.
+    pub announced: Announced,
+    /// execd's boot configuration.
+    pub boot: OwnedFd,
+    /// Its other end closes when the engine that asked dies.
+    pub lease: Option<OwnedFd>,
+    /// A prepared disk of the right size, if there was one.
+    pub disk: Option<Disk>,
+}
+
+/// A running sandbox as its monitor holds it.
+pub struct Live {
+    /// Which one.
+    pub id: SandboxId,
+    /// PID 1.
+    pub init: OwnedFd,
+    /// Where execd reports.
+    pub status: StatusReader,
+    /// Output of the main process.
+    pub console: OwnedFd,
+    /// The disk, kept open so that it can be ended without write-back.
+    pub disk: Option<OwnedFd>,
+    /// The lease.
+    pub lease: Option<OwnedFd>,
+    /// Grace at the end of the lease.
+    pub grace: Duration,
+    /// Limits, for the words of the exit record.
+    pub limits: wire::PlanLimits,
+}
+
+/// Makes the sandbox, answers on `reply`, and stays until its end.
+pub fn run(jail: &Jail, order: Order, reply: OwnedFd) {
+    let id = order.plan.id.clone();
+    let answer = |reply: &OwnedFd, message: &Reply| {
+        // A server that is gone asks again after its restart; the sandbox is found then.
+        let _ = wire::send(reply.as_fd(), message, &[], SendFlags::empty());
+    };
+    let lock = match claim(jail, &order.plan, order.announced) {
+        Ok(Claim::Ours(lock)) => lock,
+        Ok(Claim::Exists(receipt)) => return answer(&reply, &Reply::Created { receipt }),
+        Err(failure) => return answer(&reply, &Reply::Failed(failure)),
+    };
+    let made = crate::policy::check(&order.plan, &jail.paths).and_then(|()| make(jail, order));
+    match made {
+        Ok((live, receipt)) => {
+            answer(&reply, &Reply::Created { receipt: Box::new(receipt) });
+            drop((lock, reply));
+            watch::until_end(jail, live);
+        }
+        Err(failure) => {
+            if let Err(leftover) = destroy::remove_locked(jail, &id, Duration::ZERO) {
+                eprintln!("osb jailer: undo create of {id}: {leftover}");
+            }
+            answer(&reply, &Reply::Failed(failure));
+        }
+    }
+}
+
+enum Claim {
+    /// We make it, and hold the lock meanwhile.
+    Ours(File),
+    /// It was made before by the same request.
+    Exists(Box<Receipt>),
+}
+
+/// Makes the sandbox's directory. Done by the jailer itself before it forks, so that a destroy that comes after this
+/// create always finds it, however the two children are scheduled.
+pub fn announce(jail: &Jail, id: &SandboxId) -> Result<Announced> {
+    match fs::create_dir(jail.paths.sandbox(id)) {
+        Ok(()) => Ok(Announced::Fresh),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(Announced::Known),
+        Err(error) => Err(error).op("make the sandbox's directory"),
+    }
+}
+
+/// Whether a create is the first of its id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Announced {
+    /// Its directory was just made.
+    Fresh,
+    /// It was there before.
+    Known,
+}
+
+/// Locks the sandbox and writes the plan and ourselves down.
+fn claim(jail: &Jail, plan: &Plan, announced: Announced) -> Result<Claim> {
+    let destroyed = || Failure::new(Kind::NotFound, format!("sandbox {} was deleted while it was made", plan.id));
+    let directory = jail.paths.sandbox(&plan.id);
+    let lock = File::create(directory.join(state::LOCK)).map_err(|_| destroyed())?;
+    flock(&lock, FlockOperation::LockExclusive).op("lock the sandbox")?;
+    if lock.metadata().op("look at the sandbox's lock")?.nlink() == 0 {
+        return Err(destroyed());
+    }
+    let existed = announced == Announced::Known;
+    if existed && let Some(known) = state::load::<State>(&directory, state::STATE)? {
+        return match known.receipt.filter(|_| known.init.open().is_some()) {
+            Some(receipt) => Ok(Claim::Exists(Box::new(receipt))),
+            None => Err(Failure::internal(format!("sandbox {} existed before and has ended; delete it first", plan.id))),
+        };
+    }
+    if existed {
+        // An earlier attempt was cut off before its PID 1 existed.
+        idrange::release(&jail.paths.id_slots(), &plan.id, None)?;
+        let _ = fs::remove_file(jail.paths.socket(&plan.id));
+    }
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o711)).op("open the sandbox's directory")?;
+    let monitor = Process::of(getpid()).ok_or_else(|| Failure::internal("read /proc/self/stat"))?;
+    state::store(&directory, state::MONITOR, &Monitor { monitor, boot_id: jail.boot_id.clone() })?;
+    state::store(&directory, state::PLAN, plan)?;
+    Ok(Claim::Ours(lock))
+}
+
+/// Pipes between monitor and sandbox.
+struct Pipes {
+    control: (OwnedFd, OwnedFd),
+    errors: (OwnedFd, OwnedFd),
+    status: (OwnedFd, OwnedFd),
+    console: (OwnedFd, OwnedFd),
+    boot: (OwnedFd, OwnedFd),
+}
+
+impl Pipes {
+    fn new() -> Result<Self> {
+        let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).op("make a pipe");
+        Ok(Self { control: wire::pair().op("make a socket pair")?, errors: pipe()?, status: pipe()?, console: pipe()?, boot: pipe()? })
+    }
+}
+
+fn make(jail: &Jail, order: Order) -> Result<(Live, Receipt)> {
+    let started = Instant::now();
+    let deadline = started + Duration::from_millis(order.plan.start_deadline_ms);
+    let plan = &order.plan;
+    let slot = match jail.mode {
+        Mode::Root => Some(idrange::claim(&jail.paths.id_slots(), &plan.id, jail.slot_hint, &jail.foreign)?),
+        Mode::User => None,
+    };
+    let group = jail.group(&plan.id);
+    if let Some(group) = &group {
+        group.create()?;
+        group.limit(&plan.limits)?;
+    }
+    let listener = listen(jail, &plan.id)?;
+    let disk = disk(jail, order.disk, plan)?;
+    let pipes = Pipes::new()?;
+
+    let cloned = with_identity(slot, || sys::clone_namespaces(NAMESPACES as u64))?.op("clone into new namespaces")?;
+    let (pid, init) = match cloned {
+        Cloned::Parent(pid, init) => (pid, init),
+        Cloned::Child => init::run(Birth {
+            control: pipes.control.1,
+            errors: pipes.errors.1,
+            listener,
+            boot: pipes.boot.0,
+            status: pipes.status.1,
+            console: pipes.console.1,
+            execd: jail.execd.as_fd(),
+            plan,
+            filter: &jail.filter,
+            cgroups: jail.cgroups.as_ref(),
+            fallback_disk: fallback_disk(jail, plan),
+            by_path: by_path(jail, plan),
+            ids: jail.ids(),
+        }),
+    };
+    drop((listener, pipes.boot.0, pipes.control.1, pipes.errors.1, pipes.status.1, pipes.console.1));
+
+    let process = Process::of(pid).ok_or_else(|| Failure::internal("the sandbox's first process ended at once"))?;
+    let mut known = State { init: process, slot: slot.map(|slot| slot.0), receipt: None };
+    state::store(&jail.paths.sandbox(&plan.id), state::STATE, &known)?;
+    map_ids(jail, pid, slot)?;
+    if let Some(group) = &group {
+        group.add(pid)?;
+    }
+    send_go(jail, pid, plan, disk.as_ref(), pipes.control.0.as_fd())?;
+    await_exec(pipes.errors.0.as_fd(), deadline)?;
+
+    // execd reads its configuration first, so nothing of the user's runs before the kernel's word is taken.
+    let disk_root = disk.as_ref().map(|disk| open_disk(&disk.mount)).transpose()?;
+    let receipt = receipt::read(jail, plan, pid, slot, group.as_ref(), disk_root.as_ref())?;
+    boot_execd(order.boot, plan, pipes.control.0.as_fd(), pipes.boot.1, deadline)?;
+    let mut status = StatusReader::new(pipes.status.0);
+    let console = pipes.console.0;
+    let socket = jail.paths.socket(&plan.id);
+    await_execd(&mut status, init.as_fd(), &socket, deadline).map_err(|failure| with_console(failure, &console))?;
+
+    known.receipt = Some(receipt.clone());
+    state::store(&jail.paths.sandbox(&plan.id), state::STATE, &known)?;
+    let grace = Duration::from_millis(plan.grace_ms);
+    let live = Live {
+        id: plan.id.clone(),
+        init,
+        status,
+        console,
+        disk: disk_root,
+        lease: order.lease,
+        grace,
+        limits: plan.limits.clone(),
+    };
+    Ok((live, receipt))
+}
+
+/// Runs with the sandbox's host id as effective id, so that the kernel charges the namespaces to it and not to root.
+fn with_identity<T>(slot: Option<Slot>, action: impl FnOnce() -> T) -> Result<T> {
+    let Some(slot) = slot else { return Ok(action()) };
+    let keep = None::<Uid>;
+    set_thread_res_uid(keep, Uid::from_raw(slot.range().first), keep).op("take on the sandbox's id")?;
+    let result = action();
+    // In the child this would be refused later and is not needed: it takes its identity inside. Only the parent,
+    // whose real and saved ids are still root's, returns to root; for the child the call succeeds or fails alike.
+    let back = set_thread_res_uid(keep, Uid::ROOT, keep);
+    if getpid() != Pid::INIT {
+        back.op("return to root")?;
+    }
+    Ok(result)
+}
+
+fn listen(jail: &Jail, id: &SandboxId) -> Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+    let path = jail.paths.socket(id);
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+        .op("make execd's socket")?;
+    bind(&socket, &SocketAddrUnix::new(&path).op("name execd's socket")?).op("bind execd's socket")?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).op("protect execd's socket")?;
+    jail.give_to_server(&path)?;
+    listen(&socket, LISTEN_BACKLOG).op("listen on execd's socket")?;
+    Ok(socket)
+}
+
+fn disk(jail: &Jail, ready: Option<Disk>, plan: &Plan) -> Result<Option<Disk>> {
+    if !jail.disk_images {
+        return Ok(None);
+    }
+    let size = Size::of(plan.limits.disk_bytes, plan.limits.disk_inodes);
+    match ready {
+        Some(disk) if disk.size == size => Ok(Some(disk)),
+        _ => crate::disk::make(&jail.paths.disks(), size).map(Some),
+    }
+}
+
+fn fallback_disk(jail: &Jail, plan: &Plan) -> FallbackDisk {
+    if jail.mode == Mode::User && plan.limits.disk_bytes.is_none() && plan.limits.disk_inodes.is_none() {
+        return FallbackDisk::Directory(jail.paths.sandbox(&plan.id).join("disk"));
+    }
+    FallbackDisk::Memory(Size::of(plan.limits.disk_bytes, plan.limits.disk_inodes))
+}
+
+fn by_path(jail: &Jail, plan: &Plan) -> Option<ByPath> {
+    (jail.mode == Mode::User).then(|| ByPath {
+        layers: plan.layers.iter().map(|layer| jail.paths.layer(layer)).collect(),
+        programs: programs(plan),
+    })
+}
+
+/// The machine's own programs, as far as they are directories and not links. The plan cannot name others.
+fn programs(plan: &Plan) -> Vec<PathBuf> {
+    if !plan.host_programs {
+        return Vec::new();
+    }
+    let is_directory = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
+    HOST_PROGRAMS.iter().map(PathBuf::from).filter(is_directory).collect()
+}
+
+/// What the `host` image shows of the machine.
+const HOST_PROGRAMS: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+
+fn map_ids(jail: &Jail, pid: Pid, slot: Option<Slot>) -> Result<()> {
+    match slot {
+        Some(slot) => {
+            let range = slot.range();
+            let map = format!("0 {} {}", range.first, range.count);
+            fs::write(format!("/proc/{}/uid_map", pid.as_raw_nonzero()), &map).op("write uid_map")?;
+            fs::write(format!("/proc/{}/gid_map", pid.as_raw_nonzero()), &map).op("write gid_map")
+        }
+        None => jail.user_ids.map(pid),
+    }
+}
+
+/// Makes the detached mounts in the host's namespace and lets PID 1 go on.
+fn send_go(jail: &Jail, pid: Pid, plan: &Plan, disk: Option<&Disk>, control: BorrowedFd<'_>) -> Result<()> {
+    if jail.mode == Mode::User {
+        let go = Go { layers: 0, programs: Vec::new(), disk: false };
+        return wire::send(control, &go, &[], SendFlags::empty()).op("let the sandbox go on");
+    }
+    let namespace = File::open(format!("/proc/{}/ns/user", pid.as_raw_nonzero())).op("open the user namespace")?;
+    let mut mounts = Vec::new();
+    for layer in &plan.layers {
+        let tree = rootfs::clone_tree(rustix::fs::CWD, &jail.paths.layer(layer)).op(format!("open layer {layer}"))?;
+        rootfs::seal_layer(&tree, Some(namespace.as_fd())).op(format!("map the ids of layer {layer}"))?;
+        mounts.push(tree);
+    }
+    let programs = programs(plan);
+    for path in &programs {
+        // Never id-mapped: that would make the sandbox's root the owner of the machine's files.
+        let tree = rootfs::clone_tree(rustix::fs::CWD, path).op(format!("open {}", path.display()))?;
+        rootfs::seal_layer(&tree, None).op(format!("bind {}", path.display()))?;
+        mounts.push(tree);
+    }
+    if let Some(disk) = disk {
+        let change = MountChange { set: sys::ATTR_NOSUID | sys::ATTR_NODEV, id_map: Some(namespace.as_fd()) };
+        sys::set_mount_attributes(disk.mount.as_fd(), change).op("map the ids of the disk")?;
+    }
+    let mut fds: Vec<BorrowedFd<'_>> = mounts.iter().map(AsFd::as_fd).collect();
+    fds.extend(disk.map(|disk| disk.mount.as_fd()));
+    let go = Go { layers: plan.layers.len(), programs, disk: disk.is_some() };
+    wire::send(control, &go, &fds, SendFlags::empty()).op("hand the mounts to the sandbox")
+}
+
+fn open_disk(mount: &OwnedFd) -> Result<OwnedFd> {
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+    rustix::fs::openat(mount, ".", flags, rustix::fs::Mode::empty()).op("open the disk")
+}
+
+/// Waits until the error pipe closes, which happens when execd starts.
+fn await_exec(errors: BorrowedFd<'_>, deadline: Instant) -> Result<()> {
+    let mut report = Vec::new();
+    loop {
+        wait(&mut [PollFd::from_borrowed_fd(errors, PollFlags::IN)], deadline)?;
+        let mut buffer = [0u8; 4096];
+        match rustix::io::read(errors, &mut buffer).op("read the sandbox's report")? {
+            0 if report.is_empty() => return Ok(()),
+            0 => break,
+            count => report.extend_from_slice(&buffer[..count]),
+        }
+        if report.len() > REPORT_BYTES {
+            break;
+        }
+    }
+    let failure = serde_json::from_slice(&report).unwrap_or_else(|_| Failure::internal("its first process failed"));
+    Err(Failure::during(failure, "set up the sandbox"))
+}
+
+/// Hands execd its configuration, with the image's user filled in.
+fn boot_execd(boot: OwnedFd, plan: &Plan, control: BorrowedFd<'_>, to: OwnedFd, deadline: Instant) -> Result<()> {
+    use std::io::{Read, Seek};
+    let mut text = Vec::new();
+    let mut boot = File::from(boot);
+    boot.rewind().op("rewind the boot configuration")?;
+    boot.take(BOOT_BYTES).read_to_end(&mut text).op("read the boot configuration")?;
+    if plan.user.is_some() {
+        let mut buffer = Vec::new();
+        let received = wire::receive_bytes(control, &mut buffer, RecvFlags::DONTWAIT).op("learn the image's user")?;
+        let identity = received.and_then(|(identity, _)| serde_json::from_slice(identity).ok());
+        let identity = identity.ok_or_else(|| Failure::internal("the sandbox did not say who the image's user is"))?;
+        text = crate::user::fill_in(&text, identity)?;
+    }
+    rustix::io::ioctl_fionbio(&to, true).op("write the boot configuration")?;
+    let mut rest = text.as_slice();
+    while !rest.is_empty() {
+        match rustix::io::write(&to, rest) {
+            Ok(count) => rest = &rest[count..],
+            Err(Errno::AGAIN) => wait(&mut [PollFd::new(&to, PollFlags::OUT)], deadline)?,
+            Err(errno) => return Err(Failure::errno("write the boot configuration", errno)),
+        }
+    }
+    Ok(())
+}
+
+/// Waits until execd has said that it is ready and has answered one request, by which time it has also tried to
+/// start the main process.
+fn await_execd(status: &mut StatusReader, init: BorrowedFd<'_>, socket: &std::path::Path, deadline: Instant) -> Result<()> {
+    while !status.ready() {
+        let ended = {
+            let mut fds = vec![PollFd::from_borrowed_fd(init, PollFlags::IN)];
+            if status.is_open() {
+                fds.push(PollFd::from_borrowed_fd(status.as_fd(), PollFlags::IN));
+            }
+            wait(&mut fds, deadline)?;
+            !fds[0].revents().is_empty()
+        };
+        status.read();
+        if let Some(why) = status.entrypoint_failure() {
+            return Err(Failure::new(Kind::Entrypoint, format!("start the main process: {why}")));
+        }
+        if ended && !status.ready() {
+            return Err(Failure::internal("execd ended before it was ready"));
+        }
+    }
+    ping(init, socket, deadline)?;
+    status.read();
+    match status.entrypoint_failure() {
+        Some(why) => Err(Failure::new(Kind::Entrypoint, format!("start the main process: {why}"))),
+        None => Ok(()),
+    }
+}
+
+fn ping(init: BorrowedFd<'_>, socket: &std::path::Path, deadline: Instant) -> Result<()> {
+    let failure = match ask_execd(init, socket, deadline) {
+        Ok(()) => return Ok(()),
+        Err(failure) => failure,
+    };
+    // A main process that ends at once ends execd with it, also while it is asked: the exit record tells.
+    let ended = wait(&mut [PollFd::from_borrowed_fd(init, PollFlags::IN)], Instant::now() + END_DEADLINE);
+    ended.map_err(|_| failure)
+}
+
+fn ask_execd(init: BorrowedFd<'_>, socket: &std::path::Path, deadline: Instant) -> Result<()> {
+    use std::io::{Read, Write};
+    let mut stream = std::os::unix::net::UnixStream::connect(socket).op("connect to execd")?;
+    stream.write_all(b"GET /ping HTTP/1.1\r\nHost: sandbox\r\nConnection: close\r\n\r\n").op("ask execd")?;
+    stream.set_nonblocking(true).op("ask execd")?;
+    loop {
+        wait(&mut [PollFd::new(&stream, PollFlags::IN), PollFd::from_borrowed_fd(init, PollFlags::IN)], deadline)?;
+        let mut buffer = [0u8; 256];
+        match stream.read(&mut buffer) {
+            // Any answer will do; it is not ours to judge.
+            Ok(count) if count > 0 => return Ok(()),
+            Ok(_) => return Err(Failure::internal("execd closed the connection without an answer")),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error).op("read execd's answer"),
+        }
+    }
+}
+
+fn wait(fds: &mut [PollFd<'_>], deadline: Instant) -> Result<()> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+    match poll(fds, Some(&timeout)) {
+        Ok(0) => Err(Failure::internal("execd did not answer in time; the machine may be overloaded")),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(Failure::errno("wait for execd", errno)),
+    }
+}
+
+/// Adds the last words of the main process to a failure.
+fn with_console(mut failure: Failure, console: &OwnedFd) -> Failure {
+    let _ = rustix::io::ioctl_fionbio(console, true);
+    let mut buffer = [0u8; 1024];
+    if let Ok(count) = rustix::io::read(console, &mut buffer)
+        && count > 0
+    {
+        let words = String::from_utf8_lossy(&buffer[..count]);
+        failure.message = format!("{} (output: {})", failure.message, words.trim());
+    }
+    failure
+}

@@ -1,0 +1,162 @@
+//! Ends a sandbox and removes everything of it, from whatever state it is in.
+//!
+//! Each step looks at what is there, so the whole can be cut off anywhere and started again. The id range is freed
+//! last, when no process can be left that uses it.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use lifecycle::spec::SandboxId;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Signal, getpid, pidfd_send_signal};
+
+use super::Jail;
+use crate::cgroup::{Freeze, Group};
+use crate::error::{Context, Failure, Result};
+use crate::idrange::{self, Slot};
+use crate::state::{self, Monitor, State};
+
+/// How long killed processes may take to be gone: thousands of them on a loaded machine need a while.
+const KILL_DEADLINE: Duration = Duration::from_secs(30);
+/// How often the kill is repeated within that time, for processes that were being forked into the group.
+const KILL_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a monitor may take to write the exit record and end.
+const MONITOR_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a thaw before the TERM may take; if longer the sandbox is killed frozen.
+const THAW_DEADLINE: Duration = Duration::from_secs(1);
+
+/// Ends and removes the sandbox; unknown ids succeed.
+pub fn remove(jail: &Jail, id: &SandboxId, grace: Duration) -> Result<()> {
+    let (monitor, _) = monitor(jail, id)?;
+    let _lock = lock(&jail.paths.sandbox(id), monitor.as_ref())?;
+    remove_locked(jail, id, grace)
+}
+
+/// The same for a caller that holds the sandbox's lock, or is its monitor.
+pub fn remove_locked(jail: &Jail, id: &SandboxId, grace: Duration) -> Result<()> {
+    let directory = jail.paths.sandbox(id);
+    let (monitor, same_boot) = monitor(jail, id)?;
+    let known = state::load::<State>(&directory, state::STATE)?;
+    let init = known.as_ref().filter(|_| same_boot).and_then(|known| known.init.open());
+    let group = jail.group(id);
+
+    if let Some(init) = &init {
+        ask_to_end(init, group.as_ref(), grace);
+    }
+    kill(init.as_ref(), group.as_ref())?;
+    if let Some(monitor) = &monitor {
+        dismiss(monitor);
+    }
+    if let Some(group) = &group {
+        group.remove()?;
+    }
+    remove_file(&jail.paths.exits().join(id.as_str()))?;
+    remove_tree(jail, &directory)?;
+    let slot = known.and_then(|known| known.slot).map(Slot);
+    idrange::release(&jail.paths.id_slots(), id, slot)
+}
+
+/// The sandbox's monitor, unless it is gone or is this process; and whether it belongs to this boot.
+fn monitor(jail: &Jail, id: &SandboxId) -> Result<(Option<OwnedFd>, bool)> {
+    let ours = getpid().as_raw_nonzero().get();
+    let known = state::load::<Monitor>(&jail.paths.sandbox(id), state::MONITOR)?;
+    let same_boot = known.as_ref().is_none_or(|known| known.boot_id == jail.boot_id);
+    let other = known.filter(|known| same_boot && known.monitor.pid != ours);
+    Ok((other.and_then(|known| known.monitor.open()), same_boot))
+}
+
+/// Takes the sandbox's lock. A create that holds it is cut off: its monitor is killed.
+fn lock(directory: &Path, monitor: Option<&OwnedFd>) -> Result<Option<File>> {
+    let file = match File::create(directory.join(state::LOCK)) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).op("open the sandbox's lock"),
+    };
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if let Some(monitor) = monitor {
+            // Gone already is what we want.
+            let _ = pidfd_send_signal(monitor, Signal::KILL);
+        }
+        flock(&file, FlockOperation::LockExclusive).op("lock the sandbox")?;
+    }
+    Ok(Some(file))
+}
+
+fn ask_to_end(init: &OwnedFd, group: Option<&Group>, grace: Duration) {
+    if grace.is_zero() {
+        return;
+    }
+    if let Some(group) = group.filter(|group| group.is_frozen()) {
+        // A frozen process cannot hear; if it cannot be thawed it is killed as it is.
+        let _ = group.freeze(Freeze::Thawed, Instant::now() + THAW_DEADLINE);
+    }
+    let _ = pidfd_send_signal(init, Signal::TERM);
+    ends_within(init, grace);
+}
+
+fn kill(init: Option<&OwnedFd>, group: Option<&Group>) -> Result<()> {
+    let deadline = Instant::now() + KILL_DEADLINE;
+    if let Some(group) = group {
+        group.lift_cpu();
+        loop {
+            group.kill()?;
+            let round = (Instant::now() + KILL_INTERVAL).min(deadline);
+            if group.wait_empty(round)? {
+                break;
+            }
+            if Instant::now() >= deadline {
+                return Err(Failure::internal("processes of the sandbox do not end although they were killed"));
+            }
+        }
+    }
+    let Some(init) = init else { return Ok(()) };
+    let _ = pidfd_send_signal(init, Signal::KILL);
+    if ends_within(init, deadline.saturating_duration_since(Instant::now())) {
+        return Ok(());
+    }
+    Err(Failure::internal("the sandbox's first process does not end although it was killed"))
+}
+
+/// Lets the monitor finish its record and go; one that does not is killed.
+fn dismiss(monitor: &OwnedFd) {
+    // It blocks this signal until the record is written.
+    let _ = pidfd_send_signal(monitor, Signal::TERM);
+    if !ends_within(monitor, MONITOR_DEADLINE) {
+        let _ = pidfd_send_signal(monitor, Signal::KILL);
+        ends_within(monitor, MONITOR_DEADLINE);
+    }
+}
+
+fn ends_within(process: &OwnedFd, time: Duration) -> bool {
+    let deadline = Instant::now() + time;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return false,
+            Ok(_) => return true,
+            Err(_) if left.is_zero() => return false,
+            Err(_) => {}
+        }
+    }
+}
+
+fn remove_file(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other.op(format!("remove {}", path.display())),
+    }
+}
+
+fn remove_tree(jail: &Jail, directory: &Path) -> Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        // Files of other ids of an ordinary user's range can only be removed as their namespace's root.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => jail.user_ids.remove_tree(directory),
+        other => other.op(format!("remove {}", directory.display())),
+    }
+}

@@ -1,0 +1,407 @@
+//! The jailer: one single-threaded process that forks a child for each request.
+//!
+//! It owns what needs privilege and nothing else: no secret, no network, no text of a user beyond a plan. It reads
+//! requests only from the packet socket it was born with; each request brings the socket on which the child that
+//! does the work answers. It never waits for anything but events, so a stuck child holds up nobody.
+//!
+//! Children of a create stay as monitors (see [`watch`]). The jailer is the subreaper of all of them: when a monitor
+//! is killed, its sandbox's PID 1 becomes the jailer's child and its exit is still recorded.
+
+pub(crate) mod create;
+mod destroy;
+mod inspect;
+mod layers;
+mod receipt;
+pub(crate) use receipt::mode as mode_name;
+mod status;
+mod stock;
+mod userids;
+pub(crate) mod watch;
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lifecycle::spec::SandboxId;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::Pid;
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup::{Group, Hierarchies};
+use crate::disk::Disk;
+use crate::error::{Context, Failure, Kind, Result};
+use crate::idrange::Foreign;
+use crate::init::Ids;
+use crate::paths::Paths;
+use crate::sys::{self, Forked};
+use crate::wire::{self, PlanLimits, Reply, Request};
+use crate::{probe, seccomp};
+
+/// What the supervisor tells the jailer at its start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct JailerConfig {
+    /// The data directory.
+    pub data_dir: PathBuf,
+    /// Who may connect to execd's sockets and read exit records, when that is not the jailer's own user.
+    pub server: Option<ServerIds>,
+    /// Disks kept ready.
+    pub disk_stock: usize,
+}
+
+impl JailerConfig {
+    /// Disks kept ready by default: a burst of creates finds them while the next are made.
+    pub const DISK_STOCK: usize = 8;
+
+    /// A jailer for this data directory, with defaults.
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Self { data_dir: data_dir.into(), server: None, disk_stock: Self::DISK_STOCK }
+    }
+}
+
+/// The server's identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerIds {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+/// With whose rights the jailer runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Root: everything can be enforced.
+    Root,
+    /// An ordinary user.
+    User,
+}
+
+/// Share of the machine's memory that all sandboxes together may use, in percent.
+const PARENT_MEMORY_PERCENT: u64 = 90;
+/// Share of the machine's process numbers that all sandboxes together may use, in percent.
+const PARENT_PIDS_PERCENT: u64 = 75;
+
+/// Everything a child of the jailer needs to know, fixed at the start.
+pub(crate) struct Jail {
+    pub config: JailerConfig,
+    pub paths: Paths,
+    pub mode: Mode,
+    pub cgroups: Option<Hierarchies>,
+    pub cgroup_parent: String,
+    pub disk_images: bool,
+    pub execd: OwnedFd,
+    pub filter: Vec<libc::sock_filter>,
+    pub foreign: Foreign,
+    pub boot_id: String,
+    pub user_ids: userids::UserIds,
+    /// Where to look for a free id range first.
+    pub slot_hint: u32,
+}
+
+impl Jail {
+    fn new(config: JailerConfig, execd: &[u8]) -> Result<Self> {
+        let paths = Paths::new(&config.data_dir);
+        let mode = if rustix::process::geteuid().is_root() { Mode::Root } else { Mode::User };
+        prepare_directories(&paths, &config)?;
+        let cgroup_parent = paths.cgroup();
+        let cgroups = match mode {
+            Mode::Root => Some(Hierarchies::discover()?).filter(|found| found.v2.is_some() || !found.v1.is_empty()),
+            Mode::User => None,
+        };
+        if let Some(cgroups) = &cgroups {
+            cgroups.prepare_parent(&cgroup_parent, &parent_limits(cgroups))?;
+        }
+        let disk_images = mode == Mode::Root && probe::disk_images().is_ok();
+        Ok(Self {
+            paths,
+            mode,
+            cgroups,
+            cgroup_parent,
+            disk_images,
+            execd: seal_program(execd)?,
+            filter: seccomp::program(),
+            foreign: Foreign::read(),
+            boot_id: crate::state::boot_id(),
+            user_ids: userids::UserIds::discover(mode),
+            slot_hint: 0,
+            config,
+        })
+    }
+
+    /// The sandbox's cgroups, where this machine gives us any.
+    pub fn group(&self, id: &SandboxId) -> Option<Group> {
+        self.cgroups.as_ref().map(|found| found.group(&self.cgroup_parent, id.as_str()))
+    }
+
+    /// Which ids exist inside.
+    pub fn ids(&self) -> Ids {
+        match self.mode {
+            Mode::Root => Ids::Range,
+            Mode::User => self.user_ids.ids(),
+        }
+    }
+
+    /// Makes the server the owner of a file.
+    pub fn give_to_server(&self, path: &Path) -> Result<()> {
+        match self.config.server {
+            Some(server) => std::os::unix::fs::chown(path, Some(server.uid), Some(server.gid))
+                .op(format!("give {} to the server", path.display())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Serves requests until the other end of `socket` closes. The process must have started no thread.
+pub fn main(socket: OwnedFd, config: JailerConfig, execd: &[u8]) -> ! {
+    // A session of its own: a Ctrl-C at the terminal is for the command line, which ends sandboxes in order.
+    let _ = rustix::process::setsid();
+    let code = match Jailer::new(socket, config, execd) {
+        Ok(mut jailer) => jailer.serve(),
+        Err(failure) => {
+            eprintln!("osb jailer: start: {failure}");
+            1
+        }
+    };
+    std::process::exit(code)
+}
+
+struct Jailer {
+    jail: Jail,
+    socket: OwnedFd,
+    signals: sys::ChildSignals,
+    stock: stock::Stock,
+    /// Workers and monitors; any other child is the orphan of a killed monitor.
+    children: HashSet<Pid>,
+}
+
+impl Jailer {
+    fn new(socket: OwnedFd, config: JailerConfig, execd: &[u8]) -> Result<Self> {
+        let signals = sys::block_child_signal().op("watch children")?;
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).op("become the subreaper")?;
+        let jail = Jail::new(config, execd)?;
+        if jail.mode == Mode::Root {
+            // An ordinary user can trace his own processes anyway, and must stay dumpable to write id maps.
+            rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).op("hide memory")?;
+        }
+        let stock = stock::Stock::new(if jail.disk_images { jail.config.disk_stock } else { 0 });
+        sys::close_all_except(&[0, 1, 2, socket.as_raw_fd(), signals.as_fd().as_raw_fd(), jail.execd.as_raw_fd()]);
+        Ok(Self { jail, socket, signals, stock, children: HashSet::new() })
+    }
+
+    fn serve(&mut self) -> i32 {
+        let mut buffer = Vec::new();
+        loop {
+            self.stock.refill(&self.jail);
+            let (request, child, disk) = {
+                let mut fds = vec![
+                    PollFd::new(&self.socket, PollFlags::IN),
+                    PollFd::new(&self.signals, PollFlags::IN),
+                ];
+                fds.extend(self.stock.incoming().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+                if poll(&mut fds, None).is_err() {
+                    continue;
+                }
+                let hit = |at: usize| !fds[at].revents().is_empty();
+                (hit(0), hit(1), (2..fds.len()).any(hit))
+            };
+            if disk {
+                self.stock.collect();
+            }
+            if child {
+                self.reap();
+            }
+            if request {
+                match wire::receive_bytes(self.socket.as_fd(), &mut buffer, RecvFlags::DONTWAIT) {
+                    Ok(None) => return 0,
+                    Ok(Some((text, fds))) => self.accept(text.to_vec(), fds),
+                    Err(rustix::io::Errno::AGAIN) => {}
+                    Err(errno) => eprintln!("osb jailer: receive a request: {errno}"),
+                }
+            }
+        }
+    }
+
+    /// Forks the child that does the work.
+    fn accept(&mut self, text: Vec<u8>, mut fds: Vec<OwnedFd>) {
+        if fds.is_empty() {
+            eprintln!("osb jailer: a request came without a reply socket");
+            return;
+        }
+        let reply = fds.remove(0);
+        let request: Request = match serde_json::from_slice(&text) {
+            Ok(request) => request,
+            Err(error) => return refuse(&reply, Failure::new(Kind::Refused, format!("read a request: {error}"))),
+        };
+        let disk = match &request {
+            Request::Create(plan) => self.stock.take(&plan.limits),
+            _ => None,
+        };
+        let announced = match &request {
+            Request::Create(plan) => match create::announce(&self.jail, &plan.id) {
+                Ok(announced) => announced,
+                Err(failure) => return refuse(&reply, failure),
+            },
+            _ => create::Announced::Known,
+        };
+        self.jail.slot_hint = self.jail.slot_hint.wrapping_add(1);
+        match sys::fork() {
+            Ok(Forked::Parent(pid)) => {
+                self.children.insert(pid);
+            }
+            Ok(Forked::Child) => self.work(request, announced, reply, fds, disk),
+            Err(errno) => refuse(&reply, Failure::errno("fork a worker", errno)),
+        }
+    }
+
+    /// Does one request's work in its own process.
+    fn work(&self, request: Request, announced: create::Announced, reply: OwnedFd, fds: Vec<OwnedFd>, disk: Option<Disk>) -> ! {
+        let mut keep = vec![0, 1, 2, reply.as_raw_fd(), self.jail.execd.as_raw_fd()];
+        keep.extend(fds.iter().map(AsRawFd::as_raw_fd));
+        keep.extend(disk.iter().map(|disk| disk.mount.as_raw_fd()));
+        sys::close_all_except(&keep);
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| perform(&self.jail, request, announced, reply, fds, disk)));
+        std::process::exit(if done.is_ok() { 0 } else { 101 })
+    }
+
+    /// Waits for ended children; records the exit of a sandbox whose monitor was killed.
+    fn reap(&mut self) {
+        self.signals.drain();
+        while let Some((pid, end)) = sys::wait_any_ended() {
+            if self.children.remove(&pid) || self.stock.ended(pid) {
+                continue;
+            }
+            if let Err(failure) = inspect::record_orphan(&self.jail, pid, end) {
+                eprintln!("osb jailer: record the exit of process {}: {failure}", pid.as_raw_nonzero());
+            }
+        }
+    }
+}
+
+fn refuse(reply: &OwnedFd, failure: Failure) {
+    // The asker may be gone.
+    let _ = wire::send(reply.as_fd(), &Reply::Failed(failure), &[], SendFlags::empty());
+}
+
+fn perform(
+    jail: &Jail,
+    request: Request,
+    announced: create::Announced,
+    reply: OwnedFd,
+    mut fds: Vec<OwnedFd>,
+    disk: Option<Disk>,
+) {
+    let take = |fds: &mut Vec<OwnedFd>, what: &str| {
+        if fds.is_empty() {
+            return Err(Failure::new(Kind::Refused, format!("the request came without {what}")));
+        }
+        Ok(fds.remove(0))
+    };
+    let done = |result: Result<()>| result.map(|()| Reply::Done);
+    let result = match request {
+        Request::Create(plan) => {
+            let order = take(&mut fds, "a boot configuration").and_then(|boot| {
+                let lease = if plan.leased { Some(take(&mut fds, "a lease")?) } else { None };
+                Ok(create::Order { plan: *plan, announced, boot, lease, disk })
+            });
+            match order {
+                Ok(order) => return create::run(jail, order, reply),
+                Err(failure) => Err(failure),
+            }
+        }
+        Request::Destroy { id, grace_ms } => {
+            let grace = Duration::from_millis(grace_ms.min(crate::policy::MAX_GRACE_MS));
+            done(destroy::remove(jail, &id, grace))
+        }
+        Request::Pause { id } => done(inspect::pause(jail, &id)),
+        Request::Resume { id } => done(inspect::resume(jail, &id)),
+        Request::Inspect { id } => inspect::inspect(jail, &id).map(|observed| Reply::Observed { observed }),
+        Request::List => inspect::list(jail).map(|ids| Reply::Listed { ids }),
+        Request::Console { id, max_bytes } => match inspect::console(jail, &id, max_bytes) {
+            Ok(memory) => {
+                let _ = wire::send(reply.as_fd(), &Reply::Console, &[memory.as_fd()], SendFlags::empty());
+                return;
+            }
+            Err(failure) => Err(failure),
+        },
+        Request::Unpack { layer, compression } => {
+            take(&mut fds, "a blob").and_then(|blob| layers::unpack(jail, &layer, compression, blob))
+        }
+        Request::HasLayer { layer } => layers::has(jail, &layer),
+        Request::RemoveLayer { layer } => layers::remove(jail, &layer),
+        Request::HostImage => layers::host(jail),
+        Request::Probe => Ok(Reply::Probed(Box::new(probe::probe(jail)))),
+    };
+    let message = result.unwrap_or_else(Reply::Failed);
+    if let Err(errno) = wire::send(reply.as_fd(), &message, &[], SendFlags::empty()) {
+        eprintln!("osb jailer: answer: {errno}");
+    }
+}
+
+fn prepare_directories(paths: &Paths, config: &JailerConfig) -> Result<()> {
+    let make = |path: &Path, mode: u32| -> Result<()> {
+        if !path.is_dir() {
+            fs::create_dir_all(path).op(format!("make {}", path.display()))?;
+        }
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).op(format!("open {}", path.display()))
+    };
+    if !paths.root().is_dir() {
+        make(paths.root(), 0o711)?;
+    }
+    make(&paths.layers(), 0o700)?;
+    make(&paths.sandboxes(), 0o711)?;
+    make(&paths.id_slots(), 0o700)?;
+    make(&paths.disks(), 0o700)?;
+    make(&paths.exits(), 0o750)?;
+    if let Some(server) = config.server {
+        let ours = Some(rustix::process::geteuid().as_raw());
+        std::os::unix::fs::chown(paths.exits(), ours, Some(server.gid)).op("open the exits to the server")?;
+    }
+    sweep(paths)
+}
+
+/// Removes what a killed predecessor may have left half made.
+fn sweep(paths: &Paths) -> Result<()> {
+    for entry in fs::read_dir(paths.disks()).op("list disks")? {
+        let entry = entry.op("list disks")?;
+        if entry.file_name().to_string_lossy().starts_with("new-") {
+            // Another attempt follows at the next start.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    Ok(())
+}
+
+fn parent_limits(cgroups: &Hierarchies) -> PlanLimits {
+    let memory_bytes = rustix::system::sysinfo().totalram as u64 / 100 * PARENT_MEMORY_PERCENT;
+    let pid_max = fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|text| text.trim().parse::<u64>().ok());
+    PlanLimits {
+        memory_bytes: cgroups.means("memory").map(|_| memory_bytes),
+        pids: cgroups.means("pids").and(pid_max).map(|count| count / 100 * PARENT_PIDS_PERCENT),
+        ..PlanLimits::default()
+    }
+}
+
+/// Puts the program into sealed memory that the sandbox's root can execute but neither read, write nor trace.
+fn seal_program(program: &[u8]) -> Result<OwnedFd> {
+    use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = rustix::fs::memfd_create("execd", flags | MemfdFlags::EXEC)
+        .or_else(|_| rustix::fs::memfd_create("execd", flags))
+        .op("make memory for execd")?;
+    let mut rest = program;
+    while !rest.is_empty() {
+        let written = rustix::io::write(&memory, rest).op("copy execd into memory")?;
+        rest = &rest[written..];
+    }
+    rustix::fs::fchmod(&memory, Mode::from_raw_mode(0o111)).op("protect execd")?;
+    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    rustix::fs::fcntl_add_seals(&memory, seals).op("seal execd")?;
+    // A writable descriptor of a program that runs is refused by exec; an ordinary user may not even re-open it.
+    let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
+    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).op("re-open execd")
+}

@@ -1,0 +1,295 @@
+//! Waits for the end of one sandbox, as the parent of its PID 1, and writes the exit of record before anything else.
+
+use std::fs::{self, File};
+use std::io::{Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use lifecycle::runtime::Exit;
+use protocol::execd::boot::StatusLine;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+
+use super::create::Live;
+use super::{Jail, destroy};
+use crate::cgroup::Counters;
+use crate::error::{Context, Failure, Result};
+use crate::state::{self, ExitRecord};
+use crate::sys::{self, ChildEnd};
+use crate::wire::PlanLimits;
+
+/// Bytes of console output kept in each of the two halves of the log.
+pub const CONSOLE_HALF_BYTES: u64 = 512 << 10;
+/// Bytes read from the console at once.
+const CONSOLE_READ_BYTES: usize = 64 << 10;
+/// Console bytes taken per [`CONSOLE_TICK`]: a flood slows its writer, not the machine.
+const CONSOLE_TICK_BYTES: usize = 1 << 20;
+/// The time that [`CONSOLE_TICK_BYTES`] is counted over.
+const CONSOLE_TICK: Duration = Duration::from_millis(100);
+/// How long the groups of an ended sandbox may take to be empty: its PID 1 is gone, so the kernel kills the rest.
+const EMPTY_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Stays until PID 1 has ended and the exit is recorded; with a lease, also until everything is removed.
+pub fn until_end(jail: &Jail, mut live: Live) {
+    // A destroy asks us to end; the record comes first.
+    let _ = sys::block_termination();
+    let mut console = Console::open(jail, &live);
+    // Non-blocking reads let one poll serve all descriptors.
+    let _ = rustix::io::ioctl_fionbio(&live.console, true);
+    let mut kill_at: Option<Instant> = None;
+    let mut leased = live.lease.is_some();
+    loop {
+        let (ended, lease_over) = wait(&mut live, &mut console, kill_at);
+        if ended {
+            break;
+        }
+        if lease_over {
+            leased = true;
+            live.lease = None;
+            // Either call may find the process gone, which the next round notices.
+            let _ = pidfd_send_signal(&live.init, Signal::TERM);
+            kill_at = Some(Instant::now() + live.grace);
+        }
+        if kill_at.is_some_and(|at| at <= Instant::now()) {
+            kill_at = None;
+            let _ = pidfd_send_signal(&live.init, Signal::KILL);
+        }
+    }
+    if let Err(failure) = record(jail, &mut live, &mut console) {
+        eprintln!("osb monitor: record the exit of {}: {failure}", live.id);
+    }
+    if let Err(failure) = wind_up(jail, &mut live) {
+        eprintln!("osb monitor: clean up after {}: {failure}", live.id);
+    }
+    if !leased {
+        return;
+    }
+    if let Some(lease) = &live.lease {
+        // The record is written: a destroy may now end this process, which otherwise waits for its engine to go.
+        let _ = sys::reset_signals();
+        while poll(&mut [PollFd::new(lease, PollFlags::empty())], None).is_err() {}
+        let _ = sys::block_termination();
+    }
+    if let Err(failure) = destroy::remove_locked(jail, &live.id, Duration::ZERO) {
+        eprintln!("osb monitor: remove {}: {failure}", live.id);
+    }
+}
+
+/// One round of waiting: whether PID 1 has ended, and whether the lease is over.
+fn wait(live: &mut Live, console: &mut Console, kill_at: Option<Instant>) -> (bool, bool) {
+    let now = Instant::now();
+    let mut fds = vec![PollFd::new(&live.init, PollFlags::IN)];
+    let lease_at = live.lease.as_ref().map(|lease| {
+        fds.push(PollFd::new(lease, PollFlags::empty()));
+        fds.len() - 1
+    });
+    let status_at = live.status.is_open().then(|| {
+        fds.push(PollFd::new(&live.status, PollFlags::IN));
+        fds.len() - 1
+    });
+    let wake = [kill_at, console.resumes_at(now)].into_iter().flatten().min();
+    let console_at = (console.is_open && console.resumes_at(now).is_none()).then(|| {
+        fds.push(PollFd::new(&live.console, PollFlags::IN));
+        fds.len() - 1
+    });
+    let timeout = wake.map(|at| {
+        let left = at.saturating_duration_since(now);
+        Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+    });
+    if poll(&mut fds, timeout.as_ref()).is_err() {
+        return (false, false);
+    }
+    let hit = |at: Option<usize>| at.is_some_and(|at| !fds[at].revents().is_empty());
+    let (ended, lease_over) = (hit(Some(0)), hit(lease_at));
+    let (status, output) = (hit(status_at), hit(console_at));
+    drop(fds);
+    if status {
+        live.status.read();
+    }
+    if output {
+        console.read(&live.console);
+    }
+    (ended, lease_over)
+}
+
+/// Learns how PID 1 ended and writes it down.
+fn record(jail: &Jail, live: &mut Live, console: &mut Console) -> Result<()> {
+    let status = waitid(WaitId::PidFd(live.init.as_fd()), WaitIdOptions::EXITED).op("wait for the sandbox's PID 1")?;
+    let status = status.ok_or_else(|| Failure::internal("the sandbox's PID 1 has not ended"))?;
+    let counters = jail.group(&live.id).map(|group| group.counters()).unwrap_or_default();
+    let disk = live.disk.as_ref().map_or(Disk::HasRoom, Disk::of);
+    let end = ChildEnd { code: status.exit_status(), signal: status.terminating_signal() };
+    while live.status.is_open() {
+        live.status.read();
+    }
+    if let Some(why) = live.status.entrypoint_failure() {
+        console.append(format!("osb: start the main process: {why}\n").as_bytes());
+    }
+    let exit = judge(end, live.status.end(), counters, disk, &live.limits);
+    write(jail, &live.id, exit)?;
+    console.drain(&live.console);
+    Ok(())
+}
+
+/// Writes the exit record and its copy in the directory that the server watches.
+pub fn write(jail: &Jail, id: &lifecycle::spec::SandboxId, exit: Exit) -> Result<()> {
+    let at = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
+    let directory = jail.paths.sandbox(id);
+    state::store(&directory, state::EXIT, &ExitRecord { exit, at })?;
+    let copy = jail.paths.exits().join(id.as_str());
+    match fs::hard_link(directory.join(state::EXIT), &copy) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        other => other.op("announce the exit")?,
+    }
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o640)).op("announce the exit")?;
+    jail.give_to_server(&copy)
+}
+
+/// Ends what is left and gives the kernel's memory back; names, id range and directory stay until the destroy.
+fn wind_up(jail: &Jail, live: &mut Live) -> Result<()> {
+    let emptied = match jail.group(&live.id) {
+        Some(group) => {
+            group.kill()?;
+            let empty = group.wait_empty(Instant::now() + EMPTY_DEADLINE)?;
+            if empty {
+                group.remove()?;
+            }
+            empty
+        }
+        None => true,
+    };
+    if let Some(disk) = live.disk.take() {
+        // Without this the last close would write all dirty pages of a disk that nobody will read again.
+        let _ = sys::shutdown_filesystem(disk.as_fd());
+    }
+    if emptied { Ok(()) } else { Err(Failure::internal("its cgroup is not empty although PID 1 is gone")) }
+}
+
+/// Whether a disk had room at the end of its sandbox.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Disk {
+    /// Bytes and inodes were left, or nobody knows.
+    HasRoom,
+    /// Bytes or inodes were used up.
+    Full,
+}
+
+impl Disk {
+    fn of(disk: &OwnedFd) -> Self {
+        match rustix::fs::fstatfs(disk) {
+            Ok(stat) if stat.f_bavail == 0 || stat.f_ffree == 0 => Self::Full,
+            _ => Self::HasRoom,
+        }
+    }
+}
+
+/// The exit of record: the kernel's word about PID 1, refined by execd's report where the two agree.
+pub fn judge(end: ChildEnd, said: Option<&StatusLine>, counters: Counters, disk: Disk, limits: &PlanLimits) -> Exit {
+    let ChildEnd { code, signal } = end;
+    let signal = match (code, said) {
+        (Some(code), Some(StatusLine::Signaled(signal))) if code == 128 + signal => Some(*signal),
+        _ => signal,
+    };
+    if signal == Some(libc::SIGKILL) && counters.oom_kills > 0 {
+        let limit = limits.memory_bytes.map_or("the machine's memory".to_owned(), |bytes| format!("the limit of {bytes} bytes"));
+        return Exit::Oom { detail: format!("memory reached {limit} and the kernel ended the main process") };
+    }
+    let failed = signal.is_some() || code != Some(0);
+    let code_or_none = if signal.is_some() { None } else { code };
+    if failed && counters.pids_refused > 0 {
+        let limit = limits.pids.map_or("all sandboxes' limit".to_owned(), |count| format!("the limit of {count}"));
+        let detail = format!("{} forks were refused at {limit} processes", counters.pids_refused);
+        return Exit::Pids { code: code_or_none, detail };
+    }
+    if failed && disk == Disk::Full {
+        let limit = limits.disk_bytes.map_or("its default size".to_owned(), |bytes| format!("the limit of {bytes} bytes"));
+        return Exit::Disk { code: code_or_none, detail: format!("the disk was full at {limit}") };
+    }
+    match (signal, code) {
+        (Some(signal), _) => Exit::Signaled { signal },
+        (None, Some(code)) => Exit::Exited { code },
+        (None, None) => Exit::Unknown { detail: "the kernel reported neither a code nor a signal".to_owned() },
+    }
+}
+
+/// The console log: two halves, the older of which goes when the newer is full.
+struct Console {
+    path: PathBuf,
+    old: PathBuf,
+    file: Option<File>,
+    length: u64,
+    is_open: bool,
+    tick: Instant,
+    tick_bytes: usize,
+}
+
+impl Console {
+    fn open(jail: &Jail, live: &Live) -> Self {
+        let directory = jail.paths.sandbox(&live.id);
+        let mut console = Self {
+            path: directory.join(state::CONSOLE),
+            old: directory.join(state::CONSOLE_OLD),
+            file: None,
+            length: 0,
+            is_open: true,
+            tick: Instant::now(),
+            tick_bytes: 0,
+        };
+        console.start_half();
+        console
+    }
+
+    fn start_half(&mut self) {
+        // A console that cannot be written is read and dropped: it must not stop the main process.
+        self.file = File::create(&self.path).ok();
+        self.length = 0;
+        let _ = fs::set_permissions(&self.path, fs::Permissions::from_mode(0o600));
+    }
+
+    /// When reading may go on, if it has to wait.
+    fn resumes_at(&self, now: Instant) -> Option<Instant> {
+        let next = self.tick + CONSOLE_TICK;
+        (self.tick_bytes >= CONSOLE_TICK_BYTES && now < next).then_some(next)
+    }
+
+    fn read(&mut self, pipe: &OwnedFd) -> usize {
+        let now = Instant::now();
+        if now >= self.tick + CONSOLE_TICK {
+            (self.tick, self.tick_bytes) = (now, 0);
+        }
+        let mut buffer = [0u8; CONSOLE_READ_BYTES];
+        match rustix::io::read(pipe, &mut buffer) {
+            Ok(0) => self.is_open = false,
+            Ok(count) => {
+                self.tick_bytes += count;
+                self.append(&buffer[..count]);
+                return count;
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => self.is_open = false,
+        }
+        0
+    }
+
+    /// Takes what a dead sandbox left in the pipe, which is bounded by the pipe's size.
+    fn drain(&mut self, pipe: &OwnedFd) {
+        while self.is_open && self.read(pipe) > 0 {}
+    }
+
+    fn append(&mut self, bytes: &[u8]) {
+        if self.length + bytes.len() as u64 > CONSOLE_HALF_BYTES {
+            let _ = fs::rename(&self.path, &self.old);
+            self.start_half();
+        }
+        if let Some(file) = &mut self.file {
+            let at_end = file.seek(std::io::SeekFrom::End(0)).and_then(|_| file.write_all(bytes));
+            if at_end.is_err() {
+                self.file = None;
+            }
+        }
+        self.length += bytes.len() as u64;
+    }
+}

@@ -1,0 +1,113 @@
+//! What this machine can do, established from the kernel and not from version numbers.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use lifecycle::runtime::Capabilities;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Failure, Kind, Result};
+use crate::init::Ids;
+use crate::jailer::{Jail, Mode};
+
+/// The jailer's answer to a probe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probe {
+    /// What the runtime can do, as the API tells it.
+    pub capabilities: Capabilities,
+    /// The kernel's release.
+    pub kernel: String,
+    /// Why disk images cannot be used, if they cannot.
+    pub disk_images: Option<String>,
+}
+
+/// Looks at everything. Makes no sandbox.
+pub(crate) fn probe(jail: &Jail) -> Probe {
+    let by = |controller: &str| {
+        let found = jail.cgroups.as_ref().and_then(|found| found.means(controller));
+        found.unwrap_or("none").to_owned()
+    };
+    let mut limits: BTreeMap<String, String> = BTreeMap::new();
+    match jail.mode {
+        Mode::Root => {
+            for name in ["cpu", "memory", "pids"] {
+                limits.insert(name.to_owned(), by(name));
+            }
+            let disk = if jail.disk_images { "ext4 image" } else { "tmpfs" };
+            limits.insert("disk".to_owned(), disk.to_owned());
+            limits.insert("inodes".to_owned(), disk.to_owned());
+        }
+        Mode::User => {
+            for (name, means) in
+                [("cpu", "affinity"), ("memory", "rlimit"), ("pids", "rlimit"), ("disk", "tmpfs"), ("inodes", "tmpfs")]
+            {
+                limits.insert(name.to_owned(), means.to_owned());
+            }
+        }
+    }
+    let capabilities = Capabilities {
+        runtime: "native".to_owned(),
+        arch: if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }.to_owned(),
+        mode: crate::jailer::mode_name(jail.mode).to_owned(),
+        pause: jail.cgroups.as_ref().is_some_and(|found| found.can_freeze()),
+        fractional_cpu: limits.get("cpu").is_some_and(|means| means.starts_with("cgroup")),
+        limits,
+        network: "none".to_owned(),
+        weaker: weaker(jail),
+    };
+    let uname = rustix::system::uname();
+    Probe {
+        capabilities,
+        kernel: uname.release().to_string_lossy().into_owned(),
+        disk_images: disk_images().err().map(|failure| failure.message),
+    }
+}
+
+/// What is weaker here than on a machine that can do everything, one sentence each.
+pub(crate) fn weaker(jail: &Jail) -> Vec<String> {
+    let mut weaker = Vec::new();
+    if jail.mode == Mode::User {
+        weaker.push("Sandboxes share the user's ids; namespaces keep them apart, ids do not.".to_owned());
+        weaker.push("Memory and processes are limited for each process or user id, not for the sandbox as a whole.".to_owned());
+        weaker.push("The cpu limit is a number of whole cores to run on.".to_owned());
+        weaker.push("A disk without a limit writes to the user's own file system.".to_owned());
+        weaker.push("The sandbox's root can read the memory of its execd.".to_owned());
+        weaker.push("Inotify instances and other per-user counters are shared with the user's own programs.".to_owned());
+        if jail.user_ids.ids() == Ids::Single {
+            weaker.push("Only root exists inside: install uidmap and add the user to /etc/subuid for more.".to_owned());
+        }
+        return weaker;
+    }
+    if let Some(cgroups) = &jail.cgroups {
+        if cgroups.means("memory") == Some("cgroup v1") {
+            weaker.push("Write-back to the disk is not charged to the sandbox (cgroup v1).".to_owned());
+        }
+        for name in ["cpu", "memory", "pids"].iter().filter(|name| cgroups.means(name).is_none()) {
+            weaker.push(format!("No cgroup hierarchy of this machine limits {name}."));
+        }
+    } else {
+        weaker.push("This machine mounts no cgroups: cpu, memory and processes are not limited.".to_owned());
+    }
+    if !jail.disk_images {
+        weaker.push("Disks are memory, because disk images cannot be made here.".to_owned());
+    }
+    weaker
+}
+
+/// Whether disk images can be made, or why not.
+pub(crate) fn disk_images() -> Result<()> {
+    let missing = |what: &str| Err(Failure::new(Kind::Unsupported, what.to_owned()));
+    if fs::File::options().read(true).write(true).open("/dev/loop-control").is_err() {
+        return missing("/dev/loop-control cannot be opened; load the loop module");
+    }
+    let directories = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
+    if !directories.iter().any(|directory| Path::new(directory).join("mkfs.ext4").exists()) {
+        return missing("mkfs.ext4 is missing; install e2fsprogs");
+    }
+    let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    if !known.lines().any(|line| line.trim() == "ext4") {
+        return missing("this kernel has no ext4");
+    }
+    Ok(())
+}

@@ -1,0 +1,277 @@
+//! What the server and the jailer say to each other, and how: JSON in one packet, descriptors beside it.
+//!
+//! The request socket is a `SOCK_SEQPACKET` pair without a path to connect to. Each request carries its own reply
+//! socket, on which the process that does the work answers: a jailer that dies loses nothing in flight.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use lifecycle::runtime::{Observed, Receipt};
+use lifecycle::spec::SandboxId;
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Failure;
+use crate::probe::Probe;
+
+/// Longest packet in bytes: a list of ten thousand ids fits, and the kernel's default socket buffer holds it.
+pub const PACKET_BYTES: usize = 192 * 1024;
+/// Most descriptors in one packet: the detached mounts of a sandbox (layers, binds, disk) are the largest group.
+pub const PACKET_FDS: usize = 200;
+/// Send buffer asked for on sockets of this protocol: two packets with the kernel's own overhead.
+pub const SOCKET_BUFFER_BYTES: usize = 1024 * 1024;
+
+/// Something the jailer can do. Descriptors travel beside it in the order named at each variant, after the reply
+/// socket.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum Request {
+    /// Make and start a sandbox. Descriptors: boot configuration (memory file), then the lease if the plan is leased.
+    Create(Box<Plan>),
+    /// End a sandbox and remove everything of it.
+    Destroy {
+        /// Which one.
+        id: SandboxId,
+        /// Milliseconds between TERM and KILL.
+        grace_ms: u64,
+    },
+    /// Freeze every process of a sandbox.
+    Pause {
+        /// Which one.
+        id: SandboxId,
+    },
+    /// Thaw them.
+    Resume {
+        /// Which one.
+        id: SandboxId,
+    },
+    /// Say what the kernel says of a sandbox.
+    Inspect {
+        /// Which one.
+        id: SandboxId,
+    },
+    /// Name every sandbox of which anything exists.
+    List,
+    /// Read the end of a sandbox's console log.
+    Console {
+        /// Which one.
+        id: SandboxId,
+        /// How much of it at most.
+        max_bytes: u64,
+    },
+    /// Unpack an image layer. Descriptor: the blob.
+    Unpack {
+        /// Digest of the uncompressed layer, 64 hex digits.
+        layer: String,
+        /// How the blob is packed.
+        compression: image::unpack::Compression,
+    },
+    /// Say whether a layer is there.
+    HasLayer {
+        /// Which one.
+        layer: String,
+    },
+    /// Remove an unpacked layer.
+    RemoveLayer {
+        /// Which one.
+        layer: String,
+    },
+    /// Make the layer that the `host` image stands on.
+    HostImage,
+    /// Say what this machine can do.
+    Probe,
+}
+
+/// The answer to a [`Request`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Reply {
+    /// Done, nothing to say.
+    Done,
+    /// The sandbox runs and its execd answers.
+    Created {
+        /// What the kernel applied.
+        receipt: Box<Receipt>,
+    },
+    /// The state of a sandbox.
+    Observed {
+        /// As the kernel says.
+        observed: Seen,
+    },
+    /// Sandboxes.
+    Listed {
+        /// Their ids.
+        ids: Vec<SandboxId>,
+    },
+    /// Console output follows in a memory file beside this packet.
+    Console,
+    /// A layer was unpacked.
+    Unpacked {
+        /// What came of it.
+        stats: image::unpack::LayerStats,
+    },
+    /// A layer could not be unpacked, looked at or removed.
+    UnpackFailed(image::unpack::UnpackError),
+    /// Whether something is there.
+    Has {
+        /// The answer.
+        present: bool,
+    },
+    /// The host image's layer.
+    Host {
+        /// Its layer id.
+        layer: String,
+        /// Environment of its processes.
+        env: Vec<(String, String)>,
+        /// Their working directory.
+        working_dir: Option<String>,
+    },
+    /// What this machine can do.
+    Probed(Box<Probe>),
+    /// It could not be done.
+    Failed(Failure),
+}
+
+/// [`Observed`] in a form that crosses the socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum Seen {
+    /// It runs.
+    Running,
+    /// It is frozen.
+    Paused,
+    /// Its main process ended.
+    Ended {
+        /// How.
+        exit: lifecycle::runtime::Exit,
+    },
+    /// Nothing of it exists.
+    Absent,
+}
+
+impl From<Seen> for Observed {
+    fn from(seen: Seen) -> Self {
+        match seen {
+            Seen::Running => Observed::Running,
+            Seen::Paused => Observed::Paused,
+            Seen::Ended { exit } => Observed::Ended(exit),
+            Seen::Absent => Observed::Absent,
+        }
+    }
+}
+
+/// What to build: no host path and no secret in it. The jailer keeps a copy on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The sandbox.
+    pub id: SandboxId,
+    /// Image layers, lowest first, each 64 hex digits.
+    pub layers: Vec<String>,
+    /// Whether the machine's own programs are bound read-only over the layers.
+    pub host_programs: bool,
+    /// Identity of the image's `USER`, resolved in the sandbox's own `/etc/passwd`.
+    pub user: Option<String>,
+    /// Working directory of the image, made if the image lacks it.
+    pub working_dir: Option<String>,
+    /// Limits to enforce.
+    pub limits: PlanLimits,
+    /// Whether a lease comes with the request: the sandbox ends when the other end of that pipe is closed.
+    pub leased: bool,
+    /// Milliseconds until execd must have answered.
+    pub start_deadline_ms: u64,
+    /// Milliseconds between TERM and KILL when the lease ends.
+    pub grace_ms: u64,
+}
+
+/// Limits of a sandbox; `None` is unlimited except by what bounds all sandboxes together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanLimits {
+    /// Thousandths of a core.
+    pub cpu_millis: Option<u64>,
+    /// Bytes, page cache and tmpfs included.
+    pub memory_bytes: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+    /// Bytes of everything the sandbox writes.
+    pub disk_bytes: Option<u64>,
+    /// Files, directories and links that it makes.
+    pub disk_inodes: Option<u64>,
+}
+
+/// Sends one packet.
+pub fn send(socket: BorrowedFd<'_>, message: &impl Serialize, fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<(), Errno> {
+    let bytes = serde_json::to_vec(message).map_err(|_| Errno::INVAL)?;
+    send_bytes(socket, &bytes, fds, flags)
+}
+
+/// Sends one packet whose bytes are ready.
+pub fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<(), Errno> {
+    if bytes.len() > PACKET_BYTES || fds.len() > PACKET_FDS {
+        return Err(Errno::MSGSIZE);
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    loop {
+        match rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags | SendFlags::NOSIGNAL) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Receives one packet into `buffer`; `Ok(None)` means that the other side is gone.
+pub fn receive_bytes<'b>(
+    socket: BorrowedFd<'_>,
+    buffer: &'b mut Vec<u8>,
+    flags: RecvFlags,
+) -> Result<Option<(&'b [u8], Vec<OwnedFd>)>, Errno> {
+    buffer.resize(PACKET_BYTES, 0);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags | RecvFlags::CMSG_CLOEXEC) {
+            Ok(received) => break received,
+            Err(Errno::INTR) => {}
+            Err(Errno::CONNRESET) => return Ok(None),
+            Err(errno) => return Err(errno),
+        }
+    };
+    let fds: Vec<OwnedFd> = ancillary
+        .drain()
+        .filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    if received.bytes == 0 && fds.is_empty() {
+        return Ok(None);
+    }
+    if received.flags.contains(rustix::net::ReturnFlags::TRUNC) {
+        return Err(Errno::MSGSIZE);
+    }
+    Ok(Some((&buffer[..received.bytes], fds)))
+}
+
+/// Makes a connected pair of packet sockets.
+pub fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let (ours, theirs) = rustix::net::socketpair(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::SEQPACKET,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )?;
+    for socket in [&ours, &theirs] {
+        // Best effort: the default holds a packet as well.
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER_BYTES);
+    }
+    Ok((ours, theirs))
+}

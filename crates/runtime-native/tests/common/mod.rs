@@ -1,0 +1,320 @@
+//! A jailer in a temporary data directory, and what there is of it on the machine.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use lifecycle::runtime::Receipt;
+use lifecycle::spec::SandboxId;
+use protocol::execd::boot::BootConfig;
+use runtime_native::error::Failure;
+use runtime_native::jailer::JailerConfig;
+use runtime_native::paths::Paths;
+use runtime_native::user::memory_file;
+use runtime_native::wire::{self, Plan, PlanLimits, Reply, Request, Seen};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, SendFlags};
+
+/// Longest wait for anything in these tests.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+/// Digest of the layer that every test sandbox stands on.
+pub const LAYER: &str = "00000000000000000000000000000000000000000000000000000000000000aa";
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+pub struct Jailer {
+    pub paths: Paths,
+    socket: OwnedFd,
+    process: Child,
+    _data: tempfile::TempDir,
+}
+
+impl Jailer {
+    pub fn start() -> Self {
+        Self::start_with(|_| {})
+    }
+
+    pub fn start_with(change: impl FnOnce(&mut JailerConfig)) -> Self {
+        let data = tempfile::Builder::new().prefix("osb-native-").tempdir_in("/var/tmp").expect("data directory");
+        Self::start_in(data, None, change)
+    }
+
+    /// As an ordinary user that no account belongs to.
+    pub fn start_as_user(uid: u32) -> Self {
+        let data = tempfile::Builder::new().prefix("osb-native-").tempdir_in("/var/tmp").expect("data directory");
+        std::os::unix::fs::chown(data.path(), Some(uid), Some(uid)).expect("give the data directory away");
+        Self::start_in(data, Some(uid), |_| {})
+    }
+
+    fn start_in(data: tempfile::TempDir, uid: Option<u32>, change: impl FnOnce(&mut JailerConfig)) -> Self {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(data.path(), fs::Permissions::from_mode(0o711)).expect("open the data directory");
+        let paths = Paths::new(data.path());
+        make_layer(&paths.layer(LAYER), uid);
+        let mut config = JailerConfig::new(data.path());
+        change(&mut config);
+        let (socket, process) = spawn(&config, uid);
+        Self { paths, socket, process, _data: data }
+    }
+
+    /// Kills the jailer and starts another on the same data directory.
+    pub fn restart(&mut self) {
+        self.process.kill().expect("kill the jailer");
+        self.process.wait().expect("reap the jailer");
+        (self.socket, self.process) = spawn(&JailerConfig::new(self.paths.root()), None);
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Sends a request and returns the reply socket.
+    pub fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> OwnedFd {
+        let (ours, theirs) = wire::pair().expect("reply socket");
+        let mut all = vec![theirs.as_fd()];
+        all.extend(fds);
+        wire::send(self.socket.as_fd(), request, &all, SendFlags::empty()).expect("send");
+        ours
+    }
+
+    pub fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> (Reply, Vec<OwnedFd>) {
+        receive(&self.send(request, fds))
+    }
+
+    pub fn create(&self, plan: &Plan, script: &str) -> Result<Receipt, Failure> {
+        let boot = boot(plan, script);
+        match self.ask(&Request::Create(Box::new(plan.clone())), &[boot.as_fd()]).0 {
+            Reply::Created { receipt } => Ok(*receipt),
+            Reply::Failed(failure) => Err(failure),
+            other => panic!("unexpected reply {other:?}"),
+        }
+    }
+
+    pub fn create_leased(&self, plan: &Plan, script: &str, lease: BorrowedFd<'_>) -> Result<Receipt, Failure> {
+        let boot = boot(plan, script);
+        match self.ask(&Request::Create(Box::new(plan.clone())), &[boot.as_fd(), lease]).0 {
+            Reply::Created { receipt } => Ok(*receipt),
+            Reply::Failed(failure) => Err(failure),
+            other => panic!("unexpected reply {other:?}"),
+        }
+    }
+
+    pub fn destroy(&self, id: &SandboxId, grace: Duration) {
+        let request = Request::Destroy { id: id.clone(), grace_ms: grace.as_millis() as u64 };
+        match self.ask(&request, &[]).0 {
+            Reply::Done => {}
+            other => panic!("destroy: {other:?}"),
+        }
+    }
+
+    pub fn inspect(&self, id: &SandboxId) -> Seen {
+        match self.ask(&Request::Inspect { id: id.clone() }, &[]).0 {
+            Reply::Observed { observed } => observed,
+            other => panic!("inspect: {other:?}"),
+        }
+    }
+
+    pub fn list(&self) -> Vec<SandboxId> {
+        match self.ask(&Request::List, &[]).0 {
+            Reply::Listed { ids } => ids,
+            other => panic!("list: {other:?}"),
+        }
+    }
+
+    pub fn console(&self, id: &SandboxId) -> String {
+        let (reply, fds) = self.ask(&Request::Console { id: id.clone(), max_bytes: 1 << 20 }, &[]);
+        assert!(matches!(reply, Reply::Console), "{reply:?}");
+        let mut text = String::new();
+        let mut file = fs::File::from(fds.into_iter().next().expect("console memory"));
+        std::io::Read::read_to_string(&mut file, &mut text).expect("console text");
+        text
+    }
+
+    /// Runs a script as the main process of a fresh sandbox to its end; its output and how it was seen to end.
+    pub fn run(&self, plan: &Plan, script: &str) -> (String, Seen) {
+        self.create(plan, script).unwrap_or_else(|failure| panic!("create: {failure}"));
+        let seen = self.wait_end(&plan.id);
+        (self.console(&plan.id), seen)
+    }
+
+    /// Waits for the announced exit.
+    pub fn wait_end(&self, id: &SandboxId) -> Seen {
+        let watch = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC).expect("inotify");
+        rustix::fs::inotify::add_watch(&watch, self.paths.exits(), rustix::fs::inotify::WatchFlags::CREATE).expect("watch");
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            if self.paths.exits().join(id.as_str()).exists() {
+                return self.inspect(id);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{id} did not end");
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: 0 };
+            let _ = poll(&mut [PollFd::new(&watch, PollFlags::IN)], Some(&timeout));
+            let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+            let mut reader = rustix::fs::inotify::Reader::new(&watch, &mut buffer);
+            let _ = reader.next();
+        }
+    }
+
+    /// Waits until the console of a sandbox contains a text; its writes are the events.
+    pub fn wait_console(&self, id: &SandboxId, text: &str) -> String {
+        let watch = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC).expect("inotify");
+        let log = self.paths.sandbox(id).join("console.log");
+        rustix::fs::inotify::add_watch(&watch, &log, rustix::fs::inotify::WatchFlags::MODIFY).expect("watch the console");
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let console = self.console(id);
+            if console.contains(text) {
+                return console;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{id} did not print {text}, but {console}");
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: 0 };
+            let _ = poll(&mut [PollFd::new(&watch, PollFlags::IN)], Some(&timeout));
+            let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+            let mut reader = rustix::fs::inotify::Reader::new(&watch, &mut buffer);
+            let _ = reader.next();
+        }
+    }
+}
+
+impl Drop for Jailer {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            for id in self.list() {
+                self.destroy(&id, Duration::ZERO);
+            }
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        remove_parent_groups(&self.paths);
+    }
+}
+
+fn spawn(config: &JailerConfig, uid: Option<u32>) -> (OwnedFd, Child) {
+    use std::os::unix::process::CommandExt;
+    let (ours, theirs) = wire::pair().expect("request socket");
+    let config = serde_json::to_string(config).expect("configuration");
+    // The shell puts the socket on descriptor 3 without unsafe code here.
+    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).expect("inherit");
+    let script = format!("exec 3<&{0}; exec {0}<&-; exec \"$@\"", theirs.as_raw_fd());
+    let script = if theirs.as_raw_fd() == 3 { "exec \"$@\"".to_owned() } else { script };
+    let mut command = Command::new("bash");
+    command.args(["-c", &script, "bash", env!("CARGO_BIN_EXE_jailer"), &config, env!("CARGO_BIN_EXE_stand-in")]);
+    if let Some(uid) = uid {
+        command.uid(uid).gid(uid);
+    }
+    let process = command.spawn().expect("start the jailer");
+    (ours, process)
+}
+
+pub fn receive(socket: &OwnedFd) -> (Reply, Vec<OwnedFd>) {
+    let timeout = Timespec { tv_sec: DEADLINE.as_secs() as i64, tv_nsec: 0 };
+    let count = poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&timeout)).expect("poll");
+    assert!(count > 0, "no reply in {DEADLINE:?}");
+    let mut buffer = Vec::new();
+    let (text, fds) = wire::receive_bytes(socket.as_fd(), &mut buffer, RecvFlags::empty()).expect("receive").expect("a reply");
+    (serde_json::from_slice(text).expect("valid reply"), fds)
+}
+
+pub fn plan() -> Plan {
+    let id = format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    Plan {
+        id: SandboxId::parse(&id).expect("valid id"),
+        layers: vec![LAYER.to_owned()],
+        host_programs: true,
+        user: None,
+        working_dir: None,
+        limits: PlanLimits { memory_bytes: Some(256 << 20), pids: Some(256), ..PlanLimits::default() },
+        leased: false,
+        start_deadline_ms: 20_000,
+        grace_ms: 1000,
+    }
+}
+
+pub fn boot(plan: &Plan, script: &str) -> OwnedFd {
+    let config = BootConfig {
+        sandbox_id: plan.id.to_string(),
+        token: None,
+        env: BTreeMap::from([("PATH".to_owned(), "/usr/sbin:/usr/bin:/sbin:/bin".to_owned())]),
+        entrypoint: vec!["/bin/sh".to_owned(), "-c".to_owned(), script.to_owned()],
+        cwd: None,
+        user: None,
+        grace_ms: 1000,
+    };
+    memory_file("boot", &serde_json::to_vec(&config).expect("boot configuration")).expect("memory file")
+}
+
+/// A skeleton as the image room makes it, as far as these tests need one.
+fn make_layer(root: &Path, uid: Option<u32>) {
+    use std::os::unix::fs::PermissionsExt;
+    for name in ["usr", "etc", "tmp", "root", "home", "proc", "sys", "dev", "run", "var"] {
+        fs::create_dir_all(root.join(name)).expect("skeleton");
+    }
+    fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777)).expect("skeleton");
+    for name in ["bin", "sbin", "lib", "lib32", "lib64"] {
+        if let Ok(target) = fs::read_link(Path::new("/").join(name)) {
+            std::os::unix::fs::symlink(target, root.join(name)).expect("skeleton");
+        } else if Path::new("/").join(name).is_dir() {
+            fs::create_dir(root.join(name)).expect("skeleton");
+        }
+    }
+    fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\nsandbox:x:1000:1000::/home:/bin/sh\n").expect("skeleton");
+    fs::write(root.join("etc/secret"), "only root of the layer may read this\n").expect("skeleton");
+    fs::set_permissions(root.join("etc/secret"), fs::Permissions::from_mode(0o600)).expect("skeleton");
+    if let Some(uid) = uid {
+        let top = root.ancestors().nth(2).expect("layers directory");
+        let status = Command::new("chown").arg("-R").arg(format!("{uid}:{uid}")).arg(top).status().expect("chown");
+        assert!(status.success());
+    }
+}
+
+/// What there is of sandboxes on this machine: equal before and after, or something leaked.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Census {
+    groups: Vec<PathBuf>,
+    loops: usize,
+    mounts: usize,
+    monitors: usize,
+}
+
+impl Census {
+    pub fn take(jailer: &Jailer) -> Self {
+        let mut groups = Vec::new();
+        for root in group_roots(&jailer.paths) {
+            let entries = fs::read_dir(&root).into_iter().flatten().flatten();
+            groups.extend(entries.filter(|entry| entry.path().is_dir()).map(|entry| entry.path()));
+        }
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+        let mounts = mounts.lines().filter(|line| line.contains(&*jailer.paths.root().to_string_lossy())).count();
+        Self { groups, loops: loops(&jailer.paths), mounts, monitors: children_of(jailer.pid()) }
+    }
+}
+
+/// Loop devices whose image lies in our data directory.
+pub fn loops(paths: &Paths) -> usize {
+    let devices = fs::read_dir("/sys/block").expect("sysfs").flatten();
+    let backing = devices.filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());
+    backing.filter(|file| file.contains(&*paths.root().to_string_lossy())).count()
+}
+
+fn children_of(pid: u32) -> usize {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    children.split_whitespace().count()
+}
+
+fn group_roots(paths: &Paths) -> Vec<PathBuf> {
+    let found = runtime_native::cgroup::Hierarchies::discover().expect("cgroups");
+    found.v1.values().chain(found.v2.as_ref()).map(|root| root.join(paths.cgroup())).collect()
+}
+
+fn remove_parent_groups(paths: &Paths) {
+    for root in group_roots(paths) {
+        let _ = fs::remove_dir(root);
+    }
+}
