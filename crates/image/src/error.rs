@@ -66,6 +66,17 @@ pub enum Error {
         #[source]
         source: Arc<reqwest::Error>,
     },
+    /// The machine trusts no certificate authority, so no encrypted registry can be spoken to.
+    #[error(
+        "registry {registry} cannot be verified: this machine has no certificate authorities; install the package ca-certificates"
+    )]
+    NoCertificates {
+        /// The registry.
+        registry: String,
+        /// What the search for certificates met.
+        #[source]
+        source: Arc<reqwest::Error>,
+    },
     /// The registry kept breaking off, or fell silent.
     #[error("registry {registry} broke off {what} {attempts} times in a row without progress")]
     Interrupted {
@@ -78,6 +89,14 @@ pub enum Error {
         /// What the last connection met, when it was more than an early end.
         #[source]
         source: Option<Arc<reqwest::Error>>,
+    },
+    /// The registry sends so slowly that it would never end.
+    #[error("registry {registry} sends {what} too slowly to wait for")]
+    TooSlow {
+        /// The registry.
+        registry: String,
+        /// What was being fetched.
+        what: String,
     },
     /// The registry answered something else than the protocol allows.
     #[error("registry {registry} answered {operation} with {detail}")]

@@ -62,9 +62,6 @@ impl Unpack for InProcess {
     ) -> BoxFuture<'a, Result<LayerStats, UnpackError>> {
         let layer = layer.clone();
         Box::pin(self.run(move |this| {
-            if let Some(stats) = this.area.stats(&layer)? {
-                return Ok(stats);
-            }
             let draft = this.area.begin()?;
             let stats = unpack_layer(
                 blob,

@@ -14,6 +14,9 @@ pub(crate) const MAX_LAYERS: usize = 256;
 /// Largest compressed layer, in bytes; unpacked ones are bounded again.
 pub(crate) const MAX_LAYER_BYTES: u64 = 40 << 30;
 
+/// Largest compressed image, in bytes: what one name may make a server fetch.
+pub(crate) const MAX_IMAGE_BYTES: u64 = 64 << 30;
+
 /// Media types that are asked for.
 pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
@@ -160,6 +163,13 @@ impl Manifest {
                     limit_bytes: MAX_LAYER_BYTES,
                 });
             }
+        }
+        // At most MAX_LAYERS sizes of at most MAX_LAYER_BYTES cannot overflow.
+        if self.layers.iter().map(|layer| layer.size).sum::<u64>() > MAX_IMAGE_BYTES {
+            return Err(Error::TooLarge {
+                what: what.to_owned(),
+                limit_bytes: MAX_IMAGE_BYTES,
+            });
         }
         Ok(())
     }

@@ -158,7 +158,9 @@ async fn a_private_image_is_served_only_to_accounts_that_the_registry_accepted()
         Error::Unreachable { .. }
     ));
 
-    for (path, content) in ground.listing() {
+    let mut files = Vec::new();
+    collect(ground.directory.path(), &mut files);
+    for (path, content) in files {
         assert!(
             !content
                 .windows(PASSWORD.len())

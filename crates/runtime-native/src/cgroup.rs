@@ -123,6 +123,14 @@ impl Hierarchies {
         group.limit(limits)
     }
 
+    /// Removes the parent group in every hierarchy where nothing is in it.
+    pub fn release_parent(&self, parent: &str) {
+        for root in self.v1.values().chain(self.v2.as_ref()) {
+            // A group with children is busy and stays; one that is not there needs nothing.
+            let _ = fs::remove_dir(root.join(parent));
+        }
+    }
+
     /// Names of the groups beneath `parent`, in any hierarchy.
     pub fn children(&self, parent: &str) -> Vec<String> {
         let roots = self.v1.values().chain(self.v2.as_ref());

@@ -1,7 +1,8 @@
 //! Ranges of host ids: each sandbox has 65,536 of its own, recorded before use.
 //!
-//! A slot is claimed by making a symbolic link whose text is the sandbox's id: one atomic step that either is or is
-//! not there after a crash. It is freed only when no process of the sandbox is left.
+//! A slot is claimed by making a symbolic link whose text is the sandbox's directory: one atomic step that either is or
+//! is not there after a crash. All data directories of a machine claim in one place, since ids belong to the machine. A
+//! slot is freed only when no process of the sandbox is left.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -62,15 +63,15 @@ impl Foreign {
     }
 }
 
-/// Claims a free slot for the sandbox, trying from `hint` on.
-pub fn claim(slots: &Path, id: &SandboxId, hint: u32, foreign: &Foreign) -> Result<Slot> {
+/// Claims a free slot for the sandbox with this directory, trying from `hint` on.
+pub fn claim(slots: &Path, sandbox: &Path, hint: u32, foreign: &Foreign) -> Result<Slot> {
     let usable = SLOTS - FIRST_SLOT;
     for step in 0..usable {
         let slot = Slot(FIRST_SLOT + (hint.wrapping_add(step)) % usable);
         if foreign.overlaps(slot.range()) {
             continue;
         }
-        match std::os::unix::fs::symlink(id.as_str(), slots.join(slot.0.to_string())) {
+        match std::os::unix::fs::symlink(sandbox, slots.join(slot.0.to_string())) {
             Ok(()) => return Ok(slot),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error).op("claim an id range"),
@@ -79,14 +80,15 @@ pub fn claim(slots: &Path, id: &SandboxId, hint: u32, foreign: &Foreign) -> Resu
     Err(Failure::new(Kind::Exhausted, format!("all {usable} id ranges are in use; delete a sandbox first")))
 }
 
-/// Every claimed slot with its owner.
-pub fn claimed(slots: &Path) -> Result<Vec<(Slot, SandboxId)>> {
+/// Every slot that is claimed for a sandbox beneath this directory of sandboxes.
+pub fn claimed(slots: &Path, sandboxes: &Path) -> Result<Vec<(Slot, SandboxId)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(slots).op("list id ranges")? {
         let entry = entry.op("list id ranges")?;
         let slot = entry.file_name().to_str().and_then(|name| name.parse().ok());
         let owner = fs::read_link(entry.path()).ok();
-        let owner = owner.and_then(|text| SandboxId::parse(text.to_str()?));
+        let owner = owner.filter(|path| path.parent() == Some(sandboxes));
+        let owner = owner.and_then(|path| SandboxId::parse(path.file_name()?.to_str()?));
         if let (Some(slot), Some(owner)) = (slot, owner) {
             found.push((Slot(slot), owner));
         }
@@ -95,14 +97,18 @@ pub fn claimed(slots: &Path) -> Result<Vec<(Slot, SandboxId)>> {
 }
 
 /// Gives the slots of a sandbox back. `known` saves the search when the slot was recorded.
-pub fn release(slots: &Path, id: &SandboxId, known: Option<Slot>) -> Result<()> {
+pub fn release(slots: &Path, sandbox: &Path, known: Option<Slot>) -> Result<()> {
     let owned = match known {
         Some(slot) => vec![slot],
-        None => claimed(slots)?.into_iter().filter(|(_, owner)| owner == id).map(|(slot, _)| slot).collect(),
+        None => {
+            let sandboxes = sandbox.parent().unwrap_or(Path::new("/"));
+            let of_ours = |owner: &SandboxId| sandbox.file_name().is_some_and(|name| name == owner.as_str());
+            claimed(slots, sandboxes)?.into_iter().filter(|(_, owner)| of_ours(owner)).map(|(slot, _)| slot).collect()
+        }
     };
     for slot in owned {
         let path = slots.join(slot.0.to_string());
-        if fs::read_link(&path).is_ok_and(|owner| owner.as_os_str() == id.as_str()) {
+        if fs::read_link(&path).is_ok_and(|owner| owner == sandbox) {
             fs::remove_file(&path).op("release an id range")?;
         }
     }

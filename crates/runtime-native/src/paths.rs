@@ -52,9 +52,10 @@ impl Paths {
         self.root.join("exits")
     }
 
-    /// Claimed id ranges: one symbolic link for each slot, whose text is the sandbox's id.
+    /// Claimed id ranges of this machine: one symbolic link for each slot, whose text is the sandbox's directory. Gone
+    /// after a restart of the machine, as the sandboxes are.
     pub fn id_slots(&self) -> PathBuf {
-        self.root.join("ids")
+        PathBuf::from("/run/osb/ids")
     }
 
     /// Templates of disk images, and images until a loop device holds them.
@@ -71,4 +72,25 @@ impl Paths {
 }
 
 /// Longest path of a unix socket in bytes, without the final NUL.
-pub const SOCKET_PATH_BYTES: usize = 107;
+const SOCKET_PATH_BYTES: usize = 107;
+
+/// A name for a socket that fits into a socket address: the path itself, or one through a descriptor of its directory,
+/// which must stay open while the name is used.
+///
+/// # Errors
+/// The directory of a long path cannot be opened.
+pub fn socket_name(path: &Path) -> std::io::Result<(PathBuf, Option<std::os::fd::OwnedFd>)> {
+    use std::os::fd::AsRawFd;
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    };
+    if path.as_os_str().len() <= SOCKET_PATH_BYTES {
+        return Ok((path.to_owned(), None));
+    }
+    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, rustix::fs::Mode::empty())?;
+    Ok((Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name), Some(directory)))
+}
+
+#[cfg(test)]
+mod tests;

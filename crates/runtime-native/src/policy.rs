@@ -2,7 +2,7 @@
 
 use crate::disk;
 use crate::error::{Failure, Kind, Result};
-use crate::paths::{Paths, SOCKET_PATH_BYTES};
+use crate::paths::Paths;
 use crate::wire::{Plan, PlanLimits};
 
 #[cfg(test)]
@@ -47,10 +47,6 @@ pub fn check(plan: &Plan, paths: &Paths) -> Result<()> {
     }
     if plan.start_deadline_ms > MAX_START_DEADLINE_MS || plan.grace_ms > MAX_GRACE_MS {
         return refuse("a deadline of the plan is too long".to_owned());
-    }
-    let socket = paths.socket(&plan.id);
-    if socket.as_os_str().len() > SOCKET_PATH_BYTES {
-        return refuse(format!("the path {} is too long for a unix socket; choose a shorter data directory", socket.display()));
     }
     check_limits(&plan.limits)
 }

@@ -108,6 +108,8 @@ pub const STATE: &str = "state.json";
 pub const EXIT: &str = "exit.json";
 /// Name of the file that serialises create and destroy.
 pub const LOCK: &str = "lock";
+/// Name of the file that a monitor keeps locked while it writes in the directory.
+pub const WATCHING: &str = "watching";
 /// Name of the console log.
 pub const CONSOLE: &str = "console.log";
 /// Name of the older half of the console log.

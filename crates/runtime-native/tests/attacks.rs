@@ -83,7 +83,7 @@ fn attack_03_disk_and_inode_limits_hold() {
     let seen = jailer.wait_end(&bytes.id);
     let console = jailer.console(&bytes.id);
     assert!(console.contains("No space left on device"), "{console}");
-    assert!(matches!(&seen, Seen::Ended { exit: Exit::Disk { code: Some(7), .. } }), "{seen:?}");
+    assert!(matches!(&seen, Seen::Ended { exit: Exit::Disk { code: Some(7), .. } }), "{seen:?} {console}");
 
     let mut inodes = plan();
     inodes.limits.disk_bytes = Some(64 << 20);

@@ -3,10 +3,12 @@
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use reqwest::header::CONTENT_RANGE;
 use reqwest::{Response, StatusCode};
 use rustix::fs::FlockOperation;
+use tokio::time::Instant;
 
 use super::Session;
 use crate::Error;
@@ -14,6 +16,10 @@ use crate::digest::{Digest, HashingReader};
 
 /// Tries in a row that bring no new byte before a download is given up.
 const ATTEMPTS: u32 = 4;
+/// Time in which a download must bring [`MIN_WINDOW_BYTES`], or it is given up.
+const WINDOW: Duration = Duration::from_secs(60);
+/// A kilobyte a second: slower than any line, faster than a registry that only wants to be held.
+const MIN_WINDOW_BYTES: u64 = 60_000;
 /// Bytes that are gathered before they are written; a write is a hop to another thread.
 const WRITE_BYTES: usize = 1 << 20;
 
@@ -69,7 +75,8 @@ impl Partial {
         std::fs::remove_file(&self.path).map_err(|e| Error::io("remove", &self.path, e))
     }
 
-    async fn restart(&mut self) -> Result<(), Error> {
+    /// Throws away what is here.
+    pub(crate) fn restart(&mut self) -> Result<(), Error> {
         self.file
             .set_len(0)
             .map_err(|e| Error::io("empty", &self.path, e))?;
@@ -107,6 +114,15 @@ impl Partial {
     }
 }
 
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if self.bytes == 0 {
+            // Nothing to go on from. An empty file that stays does no harm.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
 fn is_at(file: &File, path: &Path) -> std::io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
     let own = file.metadata()?;
@@ -138,7 +154,7 @@ impl Session {
         at: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<(), Error> {
         if partial.bytes() > size {
-            partial.restart().await?;
+            partial.restart()?;
         }
         let resumed = partial.bytes() > 0;
         at(partial.bytes());
@@ -146,14 +162,14 @@ impl Session {
         let mut found = partial.digest().await?;
         if found != *digest && resumed {
             // What an earlier process left may have been damaged by a power loss.
-            partial.restart().await?;
+            partial.restart()?;
             self.fill(digest, size, partial, at).await?;
             found = partial.digest().await?;
         }
         if found == *digest {
             return Ok(());
         }
-        partial.restart().await?;
+        partial.restart()?;
         Err(Error::DigestMismatch {
             what: format!("blob {digest}"),
             expected: digest.to_string(),
@@ -169,10 +185,14 @@ impl Session {
         at: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<(), Error> {
         let mut fruitless = 0;
+        let mut pace = Pace::new(partial.bytes());
         while partial.bytes() < size {
             let before = partial.bytes();
             let outcome = match self.blob(digest, (before > 0).then_some(before)).await {
-                Ok(response) => self.receive(digest, size, response, partial, at).await,
+                Ok(response) => {
+                    self.receive(digest, size, response, partial, &mut pace, at)
+                        .await
+                }
                 Err(error) => Err(error),
             };
             let source = match outcome {
@@ -206,14 +226,15 @@ impl Session {
         size: u64,
         mut response: Response,
         partial: &mut Partial,
+        pace: &mut Pace,
         at: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<(), Error> {
         match response.status() {
             StatusCode::PARTIAL_CONTENT if begins_at(&response, partial.bytes()) => {}
             // The registry does not continue: begin anew.
-            StatusCode::OK => partial.restart().await?,
+            StatusCode::OK => partial.restart()?,
             StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
-                return partial.restart().await;
+                return partial.restart();
             }
             StatusCode::NOT_FOUND => {
                 return Err(self.protocol(
@@ -238,7 +259,11 @@ impl Session {
                     });
                 }
                 gathered.extend_from_slice(chunk);
-                at(partial.bytes() + gathered.len() as u64);
+                let here = partial.bytes() + gathered.len() as u64;
+                at(here);
+                if !pace.keeps_up(here) {
+                    return Err(self.too_slow(&format!("blob {digest}")));
+                }
                 if gathered.len() < WRITE_BYTES {
                     continue;
                 }
@@ -253,6 +278,30 @@ impl Session {
                 return Ok(());
             }
         }
+    }
+}
+
+/// Tells a slow line from a registry that sends a byte now and then, over one connection or many.
+struct Pace {
+    since: Instant,
+    bytes: u64,
+}
+
+impl Pace {
+    fn new(bytes: u64) -> Self {
+        Self {
+            since: Instant::now(),
+            bytes,
+        }
+    }
+
+    fn keeps_up(&mut self, bytes: u64) -> bool {
+        if self.since.elapsed() < WINDOW {
+            return true;
+        }
+        let brought = bytes.saturating_sub(self.bytes);
+        *self = Self::new(bytes);
+        brought >= MIN_WINDOW_BYTES
     }
 }
 

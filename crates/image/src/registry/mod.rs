@@ -30,6 +30,8 @@ pub(crate) use download::{Partial, blocking};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time without a byte before a connection counts as dead.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for a manifest, a configuration or a token, body and all; each has at most a few megabytes.
+const SMALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Most redirects of one request: registry, storage, and its mirrors.
 const MAX_REDIRECTS: usize = 5;
 /// Tries of a request that the registry answers with a passing fault (5xx).
@@ -61,16 +63,6 @@ impl Session {
         plain_http_hosts: &[String],
     ) -> Result<Self, Error> {
         let plain: Arc<[String]> = plain_http_hosts.into();
-        let http = reqwest::Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .read_timeout(SILENCE_TIMEOUT)
-            .redirect(redirects(plain.clone()))
-            .user_agent(concat!("osb/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|e| Error::Unreachable {
-                registry: reference.registry().to_owned(),
-                source: Arc::new(e.without_url()),
-            })?;
         let host = match reference.registry() {
             "docker.io" => "registry-1.docker.io",
             other => other,
@@ -80,6 +72,17 @@ impl Session {
         } else {
             "https"
         };
+        let http = client(host, &plain)
+            .build()
+            // A machine without certificate authorities can still use a registry of its own.
+            .or_else(|error| match scheme {
+                "http" => client(host, &plain).tls_certs_only([]).build(),
+                _ => Err(error),
+            })
+            .map_err(|e| Error::NoCertificates {
+                registry: reference.registry().to_owned(),
+                source: Arc::new(e),
+            })?;
         Ok(Self {
             http,
             base: format!("{scheme}://{host}/v2/{}", reference.repository()),
@@ -94,26 +97,51 @@ impl Session {
     pub(crate) async fn manifest(&self, version: &str) -> Result<Vec<u8>, Error> {
         let operation = format!("the request for manifest {version}");
         let url = format!("{}/manifests/{version}", self.base);
-        let response = self.get(&url, &operation, None).await?;
-        match response.status() {
-            StatusCode::OK => self.body(response, &operation, MAX_MANIFEST_BYTES).await,
-            StatusCode::NOT_FOUND => Err(Error::NotFound {
-                reference: self.reference.to_string(),
-            }),
-            _ => Err(self.refusal(response, operation).await),
-        }
+        let fetch = async {
+            let response = self.get(&url, &operation, None).await?;
+            match response.status() {
+                StatusCode::OK => self.body(response, &operation, MAX_MANIFEST_BYTES).await,
+                StatusCode::NOT_FOUND => Err(Error::NotFound {
+                    reference: self.reference.to_string(),
+                }),
+                _ => Err(self.refusal(response, operation.clone()).await),
+            }
+        };
+        self.within(&operation, fetch).await
     }
 
     /// Fetches a small blob into memory and verifies it.
     pub(crate) async fn small_blob(&self, digest: &Digest, limit: u64) -> Result<Vec<u8>, Error> {
         let operation = format!("the request for blob {digest}");
-        let response = self.blob(digest, None).await?;
-        let bytes = match response.status() {
-            StatusCode::OK => self.body(response, &operation, limit).await?,
-            _ => return Err(self.refusal(response, operation).await),
+        let fetch = async {
+            let response = self.blob(digest, None).await?;
+            match response.status() {
+                StatusCode::OK => self.body(response, &operation, limit).await,
+                _ => Err(self.refusal(response, operation.clone()).await),
+            }
         };
+        let bytes = self.within(&operation, fetch).await?;
         verify(&bytes, digest, "blob")?;
         Ok(bytes)
+    }
+
+    /// Bounds a request whose answer is small, however slowly it comes.
+    async fn within<T>(
+        &self,
+        what: &str,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        match tokio::time::timeout(SMALL_TIMEOUT, work).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(self.too_slow(what)),
+        }
+    }
+
+    fn too_slow(&self, what: &str) -> Error {
+        Error::TooSlow {
+            registry: self.registry(),
+            what: what.to_owned(),
+        }
     }
 
     async fn blob(&self, digest: &Digest, from: Option<u64>) -> Result<Response, Error> {
@@ -323,6 +351,19 @@ impl Session {
 
     fn registry(&self) -> String {
         self.reference.registry().to_owned()
+    }
+}
+
+fn client(host: &str, plain_http_hosts: &Arc<[String]>) -> reqwest::ClientBuilder {
+    let client = reqwest::Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .read_timeout(SILENCE_TIMEOUT)
+        .redirect(redirects(plain_http_hosts.clone()))
+        .user_agent(concat!("osb/", env!("CARGO_PKG_VERSION")));
+    match is_loopback(host) {
+        // A proxy of the environment has its own loopback.
+        true => client.no_proxy(),
+        false => client,
     }
 }
 

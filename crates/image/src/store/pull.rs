@@ -130,27 +130,45 @@ impl Pull<'_> {
         let lock = self.shared.layer_lock(layer);
         let _one_at_a_time = lock.lock().await;
         if !self.have(layer).await? {
-            let mut partial =
-                Partial::open(&self.shared.records.partial_path(&descriptor.digest)).await?;
-            // Another process may have brought it while this one waited for the file.
-            if !self.have(layer).await? {
-                self.session
-                    .download(
-                        &descriptor.digest,
-                        descriptor.size,
-                        &mut partial,
-                        &|bytes| tracker.bytes(index, bytes),
-                    )
-                    .await?;
-                self.shared
-                    .clone()
-                    .add_layer(layer.clone(), partial.reader()?, self.admission())
-                    .await?;
-            }
+            let path = self
+                .shared
+                .records
+                .partial_path(&descriptor.digest, self.grant.as_deref());
+            let mut partial = Partial::open(&path).await?;
+            self.bring(index, descriptor, layer, &mut partial, tracker)
+                .await?;
             partial.remove()?;
         }
         tracker.layer_done(index, descriptor.size);
         Ok(())
+    }
+
+    async fn bring(
+        &self,
+        index: usize,
+        descriptor: &Descriptor,
+        layer: &LayerId,
+        partial: &mut Partial,
+        tracker: &Tracker,
+    ) -> Result<(), Error> {
+        // Another process may have brought it while this one waited for the file.
+        if self.have(layer).await? {
+            return Ok(());
+        }
+        let at = |bytes| tracker.bytes(index, bytes);
+        self.session
+            .download(&descriptor.digest, descriptor.size, partial, &at)
+            .await?;
+        let added = self
+            .shared
+            .clone()
+            .add_layer(layer.clone(), partial.reader()?, self.admission())
+            .await;
+        if added.is_err() {
+            // Refused content is not worth keeping, and a full disk has no room for it.
+            partial.restart()?;
+        }
+        added
     }
 
     /// Whether the layer is here and this account may have it.
@@ -229,22 +247,34 @@ impl Shared {
         blob: File,
         admission: Admission,
     ) -> Result<(), Error> {
-        let failed = |e: UnpackError| Error::unpack(&layer, e);
-        let compression = detect(&blob).map_err(failed)?;
         // On record before it exists, so that a prune finds it after a crash.
         self.clone().note_layer(layer.clone(), None, None).await?;
-        if self.unpacker.has(&layer).await.map_err(failed)? {
+        match self.place_layer(&layer, blob).await {
+            Ok(bytes) => self.note_layer(layer, bytes, Some(admission)).await,
+            Err(error) => {
+                if let Err(failure) = self.forget_layer(layer.clone()).await {
+                    tracing::warn!(layer = %layer, error = %failure, "record of a refused layer stays");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the layer exist; gives its bytes when it did not before.
+    async fn place_layer(&self, layer: &LayerId, blob: File) -> Result<Option<u64>, Error> {
+        let failed = |e: UnpackError| Error::unpack(layer, e);
+        let compression = detect(&blob).map_err(failed)?;
+        if self.unpacker.has(layer).await.map_err(failed)? {
             let expected = layer.clone();
-            blocking("verify a layer", move || {
+            let verify = move || {
                 verify_diff_id(blob, compression, &expected)
                     .map_err(|e| Error::unpack(&expected, e))
-            })
-            .await?;
-            return self.note_layer(layer, None, Some(admission)).await;
+            };
+            return blocking("verify a layer", verify).await.map(|()| None);
         }
         let stats = self
             .unpacker
-            .unpack(blob, &layer, compression)
+            .unpack(blob, layer, compression)
             .await
             .map_err(failed)?;
         if stats.dropped_attributes + stats.dropped_devices + stats.remapped_owners > 0 {
@@ -256,8 +286,26 @@ impl Shared {
                 "layer was made inert in parts"
             );
         }
-        self.note_layer(layer, Some(stats.bytes), Some(admission))
+        Ok(Some(stats.bytes))
+    }
+
+    /// Takes back the record of a layer that did not come to be.
+    async fn forget_layer(self: Arc<Self>, layer: LayerId) -> Result<(), Error> {
+        let there = self
+            .unpacker
+            .has(&layer)
             .await
+            .map_err(|e| Error::unpack(&layer, e))?;
+        self.with(move |shared| {
+            let exclusive = shared.records.lock()?;
+            match shared.records.layer(&layer)? {
+                Some(record) if !there && !record.public && record.grants.is_empty() => {
+                    shared.records.remove_layer(&exclusive, &layer)
+                }
+                _ => Ok(()),
+            }
+        })
+        .await
     }
 
     async fn note_layer(

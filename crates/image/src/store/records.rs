@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! blobs/<hex>         configurations and manifests, by digest
-//! partial/<hex>       downloads on their way, locked by their writer
+//! partial/<hex>       downloads on their way, by digest and account, locked by their writer
 //! layers/<hex>.json   what is known of an unpacked layer; the files are the unpacker's
 //! images/<hex>.json   images, by configuration digest
 //! names/<hex>.json    references, by the hash of their text
@@ -165,8 +165,14 @@ impl Records {
         hex(&mac.finalize().into_bytes())
     }
 
-    pub(super) fn partial_path(&self, digest: &Digest) -> PathBuf {
-        self.root.join("partial").join(digest.hex())
+    /// Where a download is gathered. Each account has its own: what is here of a private blob
+    /// must not complete the download of somebody who could not have begun it.
+    pub(super) fn partial_path(&self, digest: &Digest, grant: Option<&str>) -> PathBuf {
+        let name = match grant {
+            None => digest.hex().to_owned(),
+            Some(grant) => format!("{}-{grant}", digest.hex()),
+        };
+        self.root.join("partial").join(name)
     }
 
     pub(super) fn temporary_path(&self) -> Result<PathBuf, Error> {

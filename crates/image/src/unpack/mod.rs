@@ -121,7 +121,8 @@ pub struct LayerStats {
 pub trait Unpack: Send + Sync {
     /// Unpacks a blob, from its beginning, as `layer`; refuses it unless it hashes to that id.
     ///
-    /// Success means that the layer is durable. A layer that is there already is a success.
+    /// Success means that the layer is durable. A layer that is there already is a success too, but
+    /// only after the blob was verified: success proves that the caller has the content.
     fn unpack<'a>(
         &'a self,
         blob: File,

@@ -23,7 +23,7 @@ pub struct Habits {
     pub break_after: Option<usize>,
     /// Answer a range with everything.
     pub ignores_ranges: bool,
-    /// Answer each blob with other bytes of the same length.
+    /// Answer each blob larger than a configuration with other bytes of the same length.
     pub corrupts: bool,
     /// Answer every request so.
     pub answers: Option<(StatusCode, String)>,
@@ -198,7 +198,7 @@ fn authenticate(
 }
 
 fn blob(habits: &Habits, headers: &HeaderMap, content: Bytes) -> Response<Body> {
-    let content = match habits.corrupts {
+    let content = match habits.corrupts && content.len() > 900 {
         true => Bytes::from(vec![0; content.len()]),
         false => content,
     };

@@ -181,13 +181,17 @@ impl Ground {
             .await
     }
 
-    /// Names and contents of all files, apart from the lock.
-    pub fn listing(&self) -> Vec<(PathBuf, Vec<u8>)> {
+    /// Names and hashes of all files, apart from the lock.
+    pub fn listing(&self) -> Vec<String> {
         let mut files = Vec::new();
         collect(self.directory.path(), &mut files);
         files.retain(|(path, _)| !path.ends_with("lock"));
-        files.sort();
-        files
+        let mut lines: Vec<String> = files
+            .iter()
+            .map(|(path, content)| format!("{} {}", path.display(), hex(content)))
+            .collect();
+        lines.sort();
+        lines
     }
 }
 

@@ -21,6 +21,8 @@ use crate::engine::{Engine, Guard};
 use crate::failure::Failure;
 use crate::server_cmd::with_causes;
 
+/// Disks made beforehand: an engine of one command makes one sandbox.
+const DISK_STOCK: usize = 1;
 /// How long the jailer has to end by itself.
 const JAILER_END: Duration = Duration::from_secs(5);
 
@@ -64,7 +66,7 @@ pub async fn start() -> Result<Engine, Failure> {
     let (config, _) = server::config::load(&Sources::default()).map_err(|error| Failure::new("CONFIG", with_causes(&error)))?;
     let (part, lock) = data_dir::make_embedded(&root)?;
     let (ours, theirs) = wire::pair().map_err(|errno| failed("make the jailer's socket", errno.into()))?;
-    let jailer = jailer::command(&part, Identity::Same)?
+    let jailer = jailer::command(&part, Identity::Same, DISK_STOCK)?
         .stdin(Stdio::from(theirs))
         .spawn()
         .map_err(|error| failed("start the jailer", error))?;

@@ -10,6 +10,7 @@ use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::net::{RecvFlags, SendFlags};
+use runtime_native::jailer::JailerConfig;
 use runtime_native::wire;
 use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, Command};
@@ -138,7 +139,7 @@ struct Jailer {
 impl Jailer {
     fn start(root: &Path, identity: Identity) -> Result<Self, Failure> {
         let (ours, theirs) = wire::pair().map_err(|errno| internal("make the jailer's socket", errno.into()))?;
-        let child = jailer::command(root, identity)?
+        let child = jailer::command(root, identity, JailerConfig::DISK_STOCK)?
             .stdin(Stdio::from(theirs))
             .spawn()
             .map_err(|error| internal("start the jailer", error))?;

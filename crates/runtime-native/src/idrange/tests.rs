@@ -1,7 +1,7 @@
 use super::*;
 
-fn id(text: &str) -> SandboxId {
-    SandboxId::parse(text).expect("valid id")
+fn id(text: &str) -> std::path::PathBuf {
+    Path::new("/data/sandboxes").join(text)
 }
 
 #[test]
@@ -34,9 +34,19 @@ fn only_the_owner_releases() {
     let dir = tempfile::tempdir().expect("temp dir");
     let slot = claim(dir.path(), &id("a"), 0, &Foreign::default()).expect("claimed");
     release(dir.path(), &id("b"), Some(slot)).expect("no effect");
-    assert_eq!(claimed(dir.path()).expect("list").len(), 1);
+    assert_eq!(claimed(dir.path(), Path::new("/data/sandboxes")).expect("list").len(), 1);
     release(dir.path(), &id("a"), None).expect("released");
-    assert!(claimed(dir.path()).expect("list").is_empty());
+    assert!(claimed(dir.path(), Path::new("/data/sandboxes")).expect("list").is_empty());
+}
+
+#[test]
+fn another_data_directory_gets_another_range_and_does_not_list_ours() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let ours = claim(dir.path(), &id("a"), 0, &Foreign::default()).expect("claimed");
+    let theirs = claim(dir.path(), Path::new("/other/sandboxes/a"), 0, &Foreign::default()).expect("claimed");
+    assert_ne!(ours, theirs);
+    release(dir.path(), Path::new("/other/sandboxes/a"), None).expect("released");
+    assert_eq!(claimed(dir.path(), Path::new("/data/sandboxes")).expect("list").len(), 1);
 }
 
 #[test]

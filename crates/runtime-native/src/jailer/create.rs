@@ -77,6 +77,8 @@ pub struct Live {
     pub grace: Duration,
     /// Limits, for the words of the exit record.
     pub limits: wire::PlanLimits,
+    /// Locked as long as this process writes in the sandbox's directory; a destroy waits for it.
+    pub watching: Option<File>,
 }
 
 /// Makes the sandbox, answers on `reply`, and stays until its end.
@@ -151,7 +153,9 @@ fn claim(jail: &Jail, plan: &Plan, announced: Announced) -> Result<Claim> {
     }
     if existed {
         // An earlier attempt was cut off before its PID 1 existed.
-        idrange::release(&jail.paths.id_slots(), &plan.id, None)?;
+        if jail.mode == Mode::Root {
+            idrange::release(&jail.paths.id_slots(), &directory, None)?;
+        }
         let _ = fs::remove_file(jail.paths.socket(&plan.id));
     }
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o711)).op("open the sandbox's directory")?;
@@ -182,7 +186,7 @@ fn make(jail: &Jail, order: Order) -> Result<(Live, Receipt)> {
     let deadline = started + Duration::from_millis(order.plan.start_deadline_ms);
     let plan = &order.plan;
     let slot = match jail.mode {
-        Mode::Root => Some(idrange::claim(&jail.paths.id_slots(), &plan.id, jail.slot_hint, &jail.foreign)?),
+        Mode::Root => Some(idrange::claim(&jail.paths.id_slots(), &jail.paths.sandbox(&plan.id), jail.slot_hint, &jail.foreign)?),
         Mode::User => None,
     };
     let group = jail.group(&plan.id);
@@ -193,6 +197,8 @@ fn make(jail: &Jail, order: Order) -> Result<(Live, Receipt)> {
     let listener = listen(jail, &plan.id)?;
     let disk = disk(jail, order.disk, plan)?;
     let pipes = Pipes::new()?;
+    let watching = File::create(jail.paths.sandbox(&plan.id).join(state::WATCHING)).op("make the monitor's lock")?;
+    flock(&watching, FlockOperation::NonBlockingLockExclusive).op("lock the monitor's lock")?;
 
     let cloned = with_identity(slot, || sys::clone_namespaces(NAMESPACES as u64))?.op("clone into new namespaces")?;
     let (pid, init) = match cloned {
@@ -246,6 +252,7 @@ fn make(jail: &Jail, order: Order) -> Result<(Live, Receipt)> {
         lease: order.lease,
         grace,
         limits: plan.limits.clone(),
+        watching: Some(watching),
     };
     Ok((live, receipt))
 }
@@ -270,7 +277,8 @@ fn listen(jail: &Jail, id: &SandboxId) -> Result<OwnedFd> {
     let path = jail.paths.socket(id);
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
         .op("make execd's socket")?;
-    bind(&socket, &SocketAddrUnix::new(&path).op("name execd's socket")?).op("bind execd's socket")?;
+    let (name, _directory) = crate::paths::socket_name(&path).op("name execd's socket")?;
+    bind(&socket, &SocketAddrUnix::new(&name).op("name execd's socket")?).op("bind execd's socket")?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).op("protect execd's socket")?;
     jail.give_to_server(&path)?;
     listen(&socket, LISTEN_BACKLOG).op("listen on execd's socket")?;
@@ -446,7 +454,8 @@ fn ping(init: BorrowedFd<'_>, socket: &std::path::Path, deadline: Instant) -> Re
 
 fn ask_execd(init: BorrowedFd<'_>, socket: &std::path::Path, deadline: Instant) -> Result<()> {
     use std::io::{Read, Write};
-    let mut stream = std::os::unix::net::UnixStream::connect(socket).op("connect to execd")?;
+    let (name, _directory) = crate::paths::socket_name(socket).op("name execd's socket")?;
+    let mut stream = std::os::unix::net::UnixStream::connect(name).op("connect to execd")?;
     stream.write_all(b"GET /ping HTTP/1.1\r\nHost: sandbox\r\nConnection: close\r\n\r\n").op("ask execd")?;
     stream.set_nonblocking(true).op("ask execd")?;
     loop {

@@ -26,6 +26,8 @@ const KILL_DEADLINE: Duration = Duration::from_secs(30);
 const KILL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a monitor may take to write the exit record and end.
 const MONITOR_DEADLINE: Duration = Duration::from_secs(5);
+/// How often its lock is tried in that time, beside its own end: the record takes less than this.
+const MONITOR_INTERVAL: Duration = Duration::from_millis(1);
 /// How long a thaw before the TERM may take; if longer the sandbox is killed frozen.
 const THAW_DEADLINE: Duration = Duration::from_secs(1);
 
@@ -49,7 +51,7 @@ pub fn remove_locked(jail: &Jail, id: &SandboxId, grace: Duration) -> Result<()>
     }
     kill(init.as_ref(), group.as_ref())?;
     if let Some(monitor) = &monitor {
-        dismiss(monitor);
+        dismiss(monitor, &directory);
     }
     if let Some(group) = &group {
         group.remove()?;
@@ -57,7 +59,10 @@ pub fn remove_locked(jail: &Jail, id: &SandboxId, grace: Duration) -> Result<()>
     remove_file(&jail.paths.exits().join(id.as_str()))?;
     remove_tree(jail, &directory)?;
     let slot = known.and_then(|known| known.slot).map(Slot);
-    idrange::release(&jail.paths.id_slots(), id, slot)
+    match jail.mode {
+        super::Mode::Root => idrange::release(&jail.paths.id_slots(), &directory, slot),
+        super::Mode::User => Ok(()),
+    }
 }
 
 /// The sandbox's monitor, unless it is gone or is this process; and whether it belongs to this boot.
@@ -121,13 +126,21 @@ fn kill(init: Option<&OwnedFd>, group: Option<&Group>) -> Result<()> {
     Err(Failure::internal("the sandbox's first process does not end although it was killed"))
 }
 
-/// Lets the monitor finish its record and go; one that does not is killed.
-fn dismiss(monitor: &OwnedFd) {
-    // It blocks this signal until the record is written.
+/// Lets the monitor finish its record. What it does after that concerns nobody: it gives the disk back.
+fn dismiss(monitor: &OwnedFd, directory: &Path) {
+    // It blocks this signal until it has nothing to do but wait for its lease.
     let _ = pidfd_send_signal(monitor, Signal::TERM);
-    if !ends_within(monitor, MONITOR_DEADLINE) {
-        let _ = pidfd_send_signal(monitor, Signal::KILL);
-        ends_within(monitor, MONITOR_DEADLINE);
+    let Ok(watching) = File::open(directory.join(state::WATCHING)) else { return };
+    let deadline = Instant::now() + MONITOR_DEADLINE;
+    while flock(&watching, FlockOperation::NonBlockingLockShared).is_err() {
+        if ends_within(monitor, MONITOR_INTERVAL) {
+            return;
+        }
+        if Instant::now() > deadline {
+            let _ = pidfd_send_signal(monitor, Signal::KILL);
+            ends_within(monitor, MONITOR_DEADLINE);
+            return;
+        }
     }
 }
 

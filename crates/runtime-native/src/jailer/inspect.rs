@@ -106,7 +106,10 @@ pub fn list(jail: &Jail) -> Result<Vec<SandboxId>> {
             ids.extend(name.to_str().and_then(SandboxId::parse));
         }
     }
-    ids.extend(idrange::claimed(&jail.paths.id_slots())?.into_iter().map(|(_, owner)| owner));
+    if jail.mode == super::Mode::Root {
+        let claimed = idrange::claimed(&jail.paths.id_slots(), &jail.paths.sandboxes())?;
+        ids.extend(claimed.into_iter().map(|(_, owner)| owner));
+    }
     if let Some(cgroups) = &jail.cgroups {
         ids.extend(cgroups.children(&jail.cgroup_parent).iter().filter_map(|name| SandboxId::parse(name)));
     }

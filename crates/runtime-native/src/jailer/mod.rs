@@ -128,7 +128,7 @@ impl Jail {
             foreign: Foreign::read(),
             boot_id: crate::state::boot_id(),
             user_ids: userids::UserIds::discover(mode),
-            slot_hint: 0,
+            slot_hint: rustix::process::getpid().as_raw_nonzero().get().unsigned_abs(),
             config,
         })
     }
@@ -136,6 +136,13 @@ impl Jail {
     /// The sandbox's cgroups, where this machine gives us any.
     pub fn group(&self, id: &SandboxId) -> Option<Group> {
         self.cgroups.as_ref().map(|found| found.group(&self.cgroup_parent, id.as_str()))
+    }
+
+    /// Removes the group that bounds all sandboxes, if none is left. The next jailer makes it again.
+    pub fn release_parent(&self) {
+        if let Some(found) = &self.cgroups {
+            found.release_parent(&self.cgroup_parent);
+        }
     }
 
     /// Which ids exist inside.
@@ -217,7 +224,10 @@ impl Jailer {
             }
             if request {
                 match wire::receive_bytes(self.socket.as_fd(), &mut buffer, RecvFlags::DONTWAIT) {
-                    Ok(None) => return 0,
+                    Ok(None) => {
+                        self.jail.release_parent();
+                        return 0;
+                    }
                     Ok(Some((text, fds))) => self.accept(text.to_vec(), fds),
                     Err(rustix::io::Errno::AGAIN) => {}
                     Err(errno) => eprintln!("osb jailer: receive a request: {errno}"),
@@ -354,7 +364,9 @@ fn prepare_directories(paths: &Paths, config: &JailerConfig) -> Result<()> {
     }
     make(&paths.layers(), 0o700)?;
     make(&paths.sandboxes(), 0o711)?;
-    make(&paths.id_slots(), 0o700)?;
+    if rustix::process::geteuid().is_root() {
+        make(&paths.id_slots(), 0o700)?;
+    }
     make(&paths.disks(), 0o700)?;
     make(&paths.exits(), 0o750)?;
     if let Some(server) = config.server {

@@ -61,9 +61,11 @@ pub fn until_end(jail: &Jail, mut live: Live) {
     if let Err(failure) = record(jail, &mut live, &mut console) {
         eprintln!("osb monitor: record the exit of {}: {failure}", live.id);
     }
-    if let Err(failure) = wind_up(jail, &mut live) {
+    if let Err(failure) = wind_up(jail, &live) {
         eprintln!("osb monitor: clean up after {}: {failure}", live.id);
     }
+    drop(live.watching.take());
+    give_up_disk(&mut live);
     if !leased {
         return;
     }
@@ -76,6 +78,8 @@ pub fn until_end(jail: &Jail, mut live: Live) {
     if let Err(failure) = destroy::remove_locked(jail, &live.id, Duration::ZERO) {
         eprintln!("osb monitor: remove {}: {failure}", live.id);
     }
+    // The engine that held the lease and its jailer are gone, or remove it themselves.
+    jail.release_parent();
 }
 
 /// One round of waiting: whether PID 1 has ended, and whether the lease is over.
@@ -148,24 +152,22 @@ pub fn write(jail: &Jail, id: &lifecycle::spec::SandboxId, exit: Exit) -> Result
     jail.give_to_server(&copy)
 }
 
-/// Ends what is left and gives the kernel's memory back; names, id range and directory stay until the destroy.
-fn wind_up(jail: &Jail, live: &mut Live) -> Result<()> {
-    let emptied = match jail.group(&live.id) {
-        Some(group) => {
-            group.kill()?;
-            let empty = group.wait_empty(Instant::now() + EMPTY_DEADLINE)?;
-            if empty {
-                group.remove()?;
-            }
-            empty
-        }
-        None => true,
-    };
+/// Ends what is left of the groups; they and every name stay until the destroy.
+fn wind_up(jail: &Jail, live: &Live) -> Result<()> {
+    let Some(group) = jail.group(&live.id) else { return Ok(()) };
+    group.kill()?;
+    if group.wait_empty(Instant::now() + EMPTY_DEADLINE)? {
+        return Ok(());
+    }
+    Err(Failure::internal("its cgroup is not empty although PID 1 is gone"))
+}
+
+/// Gives the disk back. The last close takes the kernel a tenth of a second, so it comes when nobody waits for us.
+fn give_up_disk(live: &mut Live) {
     if let Some(disk) = live.disk.take() {
-        // Without this the last close would write all dirty pages of a disk that nobody will read again.
+        // Without this the last close would also write all dirty pages of a disk that nobody will read again.
         let _ = sys::shutdown_filesystem(disk.as_fd());
     }
-    if emptied { Ok(()) } else { Err(Failure::internal("its cgroup is not empty although PID 1 is gone")) }
 }
 
 /// Whether a disk had room at the end of its sandbox.

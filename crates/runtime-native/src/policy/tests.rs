@@ -44,14 +44,3 @@ fn limits_just_outside_are_refused_by_name() {
     let failure = check(&small, &paths).expect_err("too little memory");
     assert!(failure.message.contains("resourceLimits.memory"), "{failure}");
 }
-
-#[test]
-fn a_data_directory_too_deep_for_a_socket_is_refused() {
-    let dir = tempfile::tempdir().expect("temp dir");
-    let deep = dir.path().join("d".repeat(100));
-    let paths = Paths::new(&deep);
-    let layer = "b".repeat(64);
-    std::fs::create_dir_all(paths.layer(&layer)).expect("layer");
-    let failure = check(&plan(&layer), &paths).expect_err("too long");
-    assert!(failure.message.contains("shorter data directory"), "{failure}");
-}

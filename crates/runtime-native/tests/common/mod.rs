@@ -112,6 +112,29 @@ impl Jailer {
         }
     }
 
+    pub fn pause(&self, id: &SandboxId) {
+        assert!(matches!(self.ask(&Request::Pause { id: id.clone() }, &[]).0, Reply::Done));
+    }
+
+    pub fn resume(&self, id: &SandboxId) {
+        assert!(matches!(self.ask(&Request::Resume { id: id.clone() }, &[]).0, Reply::Done));
+    }
+
+    /// Waits until the sandbox's directory is gone, which is the last but one step of its removal, and then for it all.
+    pub fn wait_absent(&self, id: &SandboxId) {
+        let watch = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC).expect("inotify");
+        rustix::fs::inotify::add_watch(&watch, self.paths.id_slots(), rustix::fs::inotify::WatchFlags::DELETE).expect("watch");
+        let deadline = Instant::now() + DEADLINE;
+        while self.list().contains(id) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{id} is still there");
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: 0 };
+            let _ = poll(&mut [PollFd::new(&watch, PollFlags::IN)], Some(&timeout));
+            let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+            let _ = rustix::fs::inotify::Reader::new(&watch, &mut buffer).next();
+        }
+    }
+
     pub fn inspect(&self, id: &SandboxId) -> Seen {
         match self.ask(&Request::Inspect { id: id.clone() }, &[]).0 {
             Reply::Observed { observed } => observed,
@@ -284,6 +307,20 @@ pub struct Census {
 }
 
 impl Census {
+    /// Taken once the stock of disks is full again, so that two counts can be compared.
+    pub fn take_when_quiet(jailer: &Jailer) -> Self {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let census = Self::take(jailer);
+            let stocked = loops(&jailer.paths) == JailerConfig::DISK_STOCK;
+            if stocked && census.monitors == 0 || Instant::now() > deadline {
+                return census;
+            }
+            // The jailer answers only after it has looked at its helpers.
+            jailer.list();
+        }
+    }
+
     pub fn take(jailer: &Jailer) -> Self {
         let mut groups = Vec::new();
         for root in group_roots(&jailer.paths) {

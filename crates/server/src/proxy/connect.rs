@@ -1,6 +1,8 @@
 //! Opens connections to execd and, through it, to ports.
 
 use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -11,6 +13,7 @@ use protocol::error::code;
 use protocol::headers::EXECD_ACCESS_TOKEN;
 use secrecy::ExposeSecret as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use rustix::fs::OFlags;
 use tokio::net::{TcpStream, UnixStream};
 
 use super::{Backend, EXECD_PORT};
@@ -64,7 +67,7 @@ fn unreachable(backend: &Backend, problem: &io::Error) -> ApiError {
 
 async fn open_unbounded(backend: &Backend) -> io::Result<Box<dyn Duplex>> {
     let stream: Box<dyn Duplex> = match &backend.address {
-        ExecdAddress::Unix(path) => Box::new(UnixStream::connect(path).await?),
+        ExecdAddress::Unix(path) => Box::new(connect_unix(path).await?),
         ExecdAddress::Tcp(address) => {
             let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
@@ -75,6 +78,23 @@ async fn open_unbounded(backend: &Backend) -> io::Result<Box<dyn Duplex>> {
         return Ok(stream);
     }
     tunnel(stream, backend).await
+}
+
+/// Longest path in a unix socket's address, in bytes, without the final NUL.
+const MAX_SOCKET_PATH_BYTES: usize = 107;
+
+/// Connects to a socket whose path may be longer than an address takes: then by way of its directory's descriptor.
+async fn connect_unix(path: &Path) -> io::Result<UnixStream> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    if path.as_os_str().len() <= MAX_SOCKET_PATH_BYTES {
+        return UnixStream::connect(path).await;
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, rustix::fs::Mode::empty())?;
+    let short = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    UnixStream::connect(Path::new(&short).join(name)).await
 }
 
 /// Asks execd for the port.
