@@ -22,6 +22,7 @@ use anyhow::{Context as _, Result};
 
 use report::{Report, Row};
 
+pub use peer::launcher::repeat;
 pub use peer::pipeline::relay;
 
 /// What to run and where its results go.

@@ -18,6 +18,12 @@ pub fn meminfo(name: &str) -> Result<u64> {
     kib(&fs::read_to_string("/proc/meminfo")?, name).with_context(|| format!("/proc/meminfo has no {name}"))
 }
 
+/// What the kernel keeps for itself and cannot give back, in bytes: unreclaimable slabs, stacks, page tables, per-core
+/// data.
+pub fn kernel() -> Result<u64> {
+    ["SUnreclaim", "KernelStack", "PageTables", "Percpu"].into_iter().map(meminfo).sum()
+}
+
 /// The proportional share of memory in bytes.
 pub fn pss(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");

@@ -76,9 +76,12 @@ impl Figure {
         self.percentile(50)
     }
 
-    /// Nearly the worst sample.
+    /// Nearly the worst sample: of 100, one is worse. For what should be high, that is one of the low ones.
     pub fn p99(&self) -> f64 {
-        self.percentile(99)
+        match self.unit {
+            Unit::Megabytes | Unit::Mebibytes | Unit::Rate => self.percentile(1),
+            Unit::Millis | Unit::Memory | Unit::Percent => self.percentile(99),
+        }
     }
 }
 

@@ -7,6 +7,8 @@ fn percentiles_are_nearest_rank() {
     assert_eq!(figure.p99(), 198.0);
     assert_eq!(figure.percentile(0), 1.0);
     assert_eq!(figure.percentile(100), 200.0);
+    let rates = Figure::new("x", Unit::Rate, (1..=200).map(f64::from).collect());
+    assert_eq!((rates.p50(), rates.p99()), (100.0, 2.0));
     assert_eq!(Figure::single("x", Unit::Millis, 7.0).p99(), 7.0);
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
-use e2e::bench::{Length, Options, relay, run};
+use e2e::bench::{Length, Options, relay, repeat, run};
 
 const USAGE: &str = "usage: bench --osb PATH --floor PATH --execd PATH --json PATH --markdown PATH [--revision TEXT] [--quick] [ROW ...]";
 
@@ -24,6 +24,11 @@ fn start() -> Result<()> {
         && role == "relay"
     {
         return relay(kind, to);
+    }
+    if let [role, times, command @ ..] = words.as_slice()
+        && role == "repeat"
+    {
+        return repeat(times.parse().context("repeat how often?")?, command);
     }
     let options = options(words)?;
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run(options))

@@ -9,29 +9,51 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
+/// crun refuses a version 2 tree with controllers beside version 1, so it does not get to see that tree.
+const ALONE: &str = "if grep --quiet . /sys/fs/cgroup/unified/cgroup.controllers 2>/dev/null; then umount /sys/fs/cgroup/unified; fi; \
+    exec \"$@\"";
+
 /// A launcher with what it needs to run.
 pub struct Launcher {
     /// Its name.
     pub name: &'static str,
-    command: Box<dyn Fn(usize) -> Command>,
-    started: usize,
+    words: Vec<String>,
 }
 
 impl Launcher {
-    /// One start.
+    /// So many starts, one after another; milliseconds of each.
     ///
     /// # Errors
-    /// It does not end with 0.
-    pub fn run(&mut self) -> Result<f64> {
-        self.started += 1;
-        let mut command = (self.command)(self.started);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let start = Instant::now();
-        let status = command.status().with_context(|| format!("start {}: is it installed?", self.name))?;
-        let millis = start.elapsed().as_secs_f64() * 1e3;
-        ensure!(status.success(), "{} ended with {status}", self.name);
-        Ok(millis)
+    /// One does not end with 0.
+    pub fn run(&self, times: usize) -> Result<Vec<f64>> {
+        let program = std::env::current_exe()?;
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", ALONE, "sh"]).arg(program).arg("repeat").arg(times.to_string());
+        let output = command.args(&self.words).stdin(Stdio::null()).output().context("start unshare")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{}: {said}", self.name);
+        Ok(serde_json::from_slice(&output.stdout)?)
     }
+}
+
+/// Runs a command again and again and prints the milliseconds of each run as JSON.
+///
+/// # Errors
+/// It cannot be started or does not end with 0.
+pub fn repeat(times: usize, words: &[String]) -> Result<()> {
+    let (name, arguments) = words.split_first().context("repeat what?")?;
+    let mut samples = Vec::with_capacity(times);
+    for _ in 0..times {
+        let mut command = Command::new(name);
+        command.args(arguments).stdin(Stdio::null());
+        let start = Instant::now();
+        let output = command.output().with_context(|| format!("start {name}: is it installed?"))?;
+        samples.push(start.elapsed().as_secs_f64() * 1e3);
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{name} ended with {}: {said}", output.status);
+    }
+    println!("{}", serde_json::to_string(&samples)?);
+    Ok(())
 }
 
 /// The three launchers over one root file system.
@@ -40,30 +62,15 @@ impl Launcher {
 /// A directory cannot be written.
 pub fn all(scratch: &Path) -> Result<Vec<Launcher>> {
     let directory = tempfile::Builder::new().prefix("launch-").tempdir_in(scratch)?.keep();
-    let root = super::root_filesystem(&directory.join("rootfs"))?;
-    let bundle = bundle(&directory)?;
-    let bwrap = move |_| {
-        let mut command = Command::new("bwrap");
-        command.args(["--unshare-all", "--die-with-parent", "--ro-bind"]).arg(&root);
-        command.args(["/", "--proc", "/proc", "--dev", "/dev", "/bin/true"]);
-        command
+    let root = super::root_filesystem(&directory.join("rootfs"))?.display().to_string();
+    let bundle = bundle(&directory)?.display().to_string();
+    let bwrap = ["bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", &root, "/", "--proc", "/proc", "--dev", "/dev", "/bin/true"];
+    let oci = |name: &'static str| {
+        let (state, id) = (directory.join(name).display().to_string(), format!("osb-bench-{}", std::process::id()));
+        let words = [name, "--root", &state, "run", "--bundle", &bundle, &id];
+        Launcher { name, words: words.map(str::to_owned).to_vec() }
     };
-    Ok(vec![
-        Launcher { name: "bwrap", command: Box::new(bwrap), started: 0 },
-        oci("crun", &directory, bundle.clone()),
-        oci("runc", &directory, bundle),
-    ])
-}
-
-fn oci(name: &'static str, directory: &Path, bundle: PathBuf) -> Launcher {
-    let state = directory.join(name);
-    let command = move |number: usize| {
-        let mut command = Command::new(name);
-        command.arg("--root").arg(&state).args(["run", "--bundle"]).arg(&bundle);
-        command.arg(format!("osb-bench-{}-{number}", std::process::id()));
-        command
-    };
-    Launcher { name, command: Box::new(command), started: 0 }
+    Ok(vec![Launcher { name: "bwrap", words: bwrap.map(str::to_owned).to_vec() }, oci("crun"), oci("runc")])
 }
 
 /// A bundle beside the root file system: the namespaces and limits of our own sandboxes, a short filter.

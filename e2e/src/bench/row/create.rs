@@ -25,13 +25,13 @@ const CLIENTS: usize = 8;
 pub async fn cold(bench: &Bench) -> Result<Vec<Row>> {
     let mut bed = Bed::make(bench).await?;
     let docker = Docker::start(bench)?;
-    let mut launchers = launcher::all(bench.scratch.path())?;
+    let launchers = launcher::all(bench.scratch.path())?;
     for _ in 0..WARM_UP {
         create(&mut bed).await?.1.delete(&mut bed.connection, &bed.key.clone()).await?;
         docker.ask(&["run", "--rm", "--network", "none", IMAGE, "/bin/true"])?;
-        for launcher in &mut launchers {
-            launcher.run()?;
-        }
+    }
+    for launcher in &launchers {
+        launcher.run(WARM_UP)?;
     }
     let mut ours = Vec::new();
     let mut ready = Vec::new();
@@ -46,10 +46,8 @@ pub async fn cold(bench: &Bench) -> Result<Vec<Row>> {
             sandbox.delete(&mut bed.connection, &bed.key.clone()).await?;
         }
         floor.extend(Floor::run(&bench.options.floor, bench.runs(200) / BLOCKS, 1)?.millis());
-        for (launcher, samples) in launchers.iter_mut().zip(&mut others) {
-            for _ in 0..bench.runs(200) / BLOCKS {
-                samples.push(launcher.run()?);
-            }
+        for (launcher, samples) in launchers.iter().zip(&mut others) {
+            samples.extend(launcher.run(bench.runs(200) / BLOCKS)?);
         }
         for _ in 0..bench.runs(100) / BLOCKS {
             containers.push(docker.time(&["run", "--rm", "--network", "none", IMAGE, "/bin/true"])?);

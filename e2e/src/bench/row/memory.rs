@@ -23,13 +23,14 @@ pub async fn run(bench: &Bench) -> Result<Vec<Row>> {
     bed.sandbox().await?.delete(&mut bed.connection, &bed.key.clone()).await?;
     let own = bed.server.own_processes()?;
     let share = |pids: &[u32]| -> Result<f64> { Ok(pids.iter().map(|pid| pss(*pid)).sum::<Result<u64>>()? as f64 / MIB) };
-    let (free, server) = (available().await?, share(&own)?);
+    let (free, kernel, server) = (available().await?, process::kernel()? as f64 / MIB, share(&own)?);
     let count = bench.runs(SANDBOXES);
     let mut sandboxes = Vec::new();
     for _ in 0..count {
         sandboxes.push(bed.sandbox().await?);
     }
     let machine = (free - available().await?) / count as f64;
+    let kernel = (process::kernel()? as f64 / MIB - kernel) / count as f64;
     let grown = (share(&own)? - server) / count as f64;
     let (mut execds, mut monitors, mut mains) = (Vec::new(), Vec::new(), Vec::new());
     for pid in descendants(bed.server.pid())?.into_iter().filter(|pid| !own.contains(pid)) {
@@ -68,11 +69,13 @@ pub async fn run(bench: &Bench) -> Result<Vec<Row>> {
     figures.extend(part("osb, monitor", monitors));
     figures.extend(part("osb, main process (sleep)", mains));
     figures.push(Figure::single("osb, growth of the server", Unit::Memory, grown));
-    figures.push(Figure::single("osb, kernel (the rest)", Unit::Memory, machine - users - grown));
+    figures.push(Figure::single("osb, kernel: what the machine lost beside these", Unit::Memory, machine - users - grown));
+    figures.push(Figure::single("osb, kernel: slabs, stacks, page tables, per core", Unit::Memory, kernel));
+    figures.push(Figure::single("osb, sum of processes and kernel", Unit::Memory, users + grown + kernel));
     figures.push(Figure::single("docker container, all", Unit::Memory, container));
     figures.extend(part("docker container, its shim", shims));
     let note = "Difference of MemAvailable over 50 sandboxes, or 20 containers, divided; the parts are proportional shares (PSS). \
-        The main process is `sleep infinity` of the machine.";
+        The sum is steadier where others use the machine. The main process is `sleep infinity` of the machine.";
     Ok(vec![Row::new("memory of an idle sandbox", figures, note).at_most("all", machine, 4.0, " MiB")])
 }
 

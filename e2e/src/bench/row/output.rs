@@ -67,8 +67,7 @@ async fn lines(bench: &Bench, line: u64, bound: f64) -> Result<Row> {
         Figure::new("docker exec", Unit::Megabytes, theirs),
         Figure::single("osb, growth of the server's memory", Unit::Memory, grown),
     ];
-    let note = "512 MB from `yes | head -c`, every line counted by the client; a percentile of a rate is its low end read upside \
-        down. Beside it: as many hops without HTTP, events or JSON; `docker exec` into a pipe.";
+    let note = "512 MB from `yes | head -c`, every line counted by the client. Beside it: as many hops without HTTP, events or JSON; `docker exec` into a pipe.";
     Ok(Row::new(format!("output of one command, lines of {line} bytes"), figures, note)
         .at_least("p50", p50, bound, " MB/s")
         .at_most("growth", grown, 32.0, " MiB"))

@@ -63,7 +63,7 @@ pub async fn run(bench: &Bench) -> Result<Vec<Row>> {
     ensure!(size.trim() == BYTES.to_string(), "the file in the sandbox has {} bytes", size.trim());
     sandbox.delete(&mut bed.connection, &bed.key).await?;
     let note = "1 GiB through the server to and from a file in the sandbox, kept alive. Beside it: nginx, one hop, `PUT` (into a \
-        temporary file, then renamed) and a plain file with sendfile. A percentile of a rate is its low end read upside down.";
+        temporary file, then renamed) and a plain file with sendfile.";
     let row = |what: &str, ours: Vec<f64>, theirs: Vec<f64>, grown: f64| {
         let ours = Figure::new("osb", Unit::Mebibytes, ours);
         let theirs = Figure::new("nginx", Unit::Mebibytes, theirs);
