@@ -44,7 +44,7 @@ impl Server {
     /// # Errors
     /// It does not become ready.
     pub async fn start(bench: &Bench) -> Result<Self> {
-        let directory = tempfile::Builder::new().prefix("server-").tempdir_in(bench.scratch.path())?.keep();
+        let directory = tempfile::Builder::new().prefix("s-").tempdir_in(bench.scratch.path())?.keep();
         fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
         Self::start_in(&bench.options.osb, directory).await
     }
