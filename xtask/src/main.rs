@@ -27,7 +27,7 @@ usage: cargo xtask COMMAND
   check      format, lints and tidiness: quick, before every commit
   contract   print what the last test run saw of the published contract
   cases      print the cases of specs/cases.toml and the tests that prove them
-  bench      measure beside bwrap, crun, runc and docker; write docs/bench.md
+  bench      measure everything beside its peers and write docs/bench.md (--quick for a tenth, names for single rows)
   newcomer   run demo and test in a fresh Debian 12 root with only a Rust toolchain";
 
 fn main() -> ExitCode {
