@@ -62,7 +62,8 @@ pub fn run(args: &ServerArgs, global: &Global, printer: &Printer) -> Result<Exit
     };
     let address = address(&config)?;
     let graceful = config.server.timeout_graceful_shutdown;
-    supervisor::run(Setup { data, address, api_arguments: arguments(args, global), api_key, graceful, ready: &ready })
+    let api_arguments = arguments(args, global);
+    supervisor::run(Setup { data, address, api_arguments, api_key, config, graceful, ready: &ready })
 }
 
 /// Reads the configuration from file, environment and flags.

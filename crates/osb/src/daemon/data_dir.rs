@@ -5,7 +5,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,7 @@ impl DataDir {
             let path = dir.root.join(part);
             make_dir(&path, 0o700)?;
             if let Identity::Own { id } = api {
-                chown(&path, Some(id), Some(id)).map_err(|error| Failure::file("chown", &path, &error))?;
+                give(&path, id).map_err(|error| Failure::file("give to the API process", &path, &error))?;
             }
         }
         Ok(dir)
@@ -171,6 +171,38 @@ pub fn make_embedded(root: &Path) -> Result<(PathBuf, File), Failure> {
     let lock = File::create(&path).map_err(|error| Failure::file("make", &path, &error))?;
     take(&lock, &own)?;
     Ok((own, lock))
+}
+
+/// Directories of engines whose process is gone, with their locks taken: somebody must remove what is left in them.
+///
+/// # Errors
+/// When the directory of engines cannot be read.
+pub fn stale_engines(root: &Path) -> std::io::Result<Vec<(PathBuf, File)>> {
+    let entries = match fs::read_dir(root.join("engines")) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut stale = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        // One without a lock file is just being made, or was cut off while it was made and holds nothing yet.
+        let Ok(lock) = File::open(path.join("lock")) else { continue };
+        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            stale.push((path, lock));
+        }
+    }
+    Ok(stale)
+}
+
+/// Makes `id` the owner of a directory and all in it: an engine of `osb run` may have worked there as root.
+fn give(path: &Path, id: u32) -> std::io::Result<()> {
+    std::os::unix::fs::lchown(path, Some(id), Some(id))?;
+    if fs::symlink_metadata(path)?.is_dir() {
+        for entry in fs::read_dir(path)? {
+            give(&entry?.path(), id)?;
+        }
+    }
+    Ok(())
 }
 
 fn take(lock: &File, root: &Path) -> Result<(), Failure> {

@@ -2,15 +2,16 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::Stdio;
 use std::time::Duration;
 
+use lifecycle::runtime::Runtime;
 use runtime_native::wire;
 use secrecy::SecretString;
 use server::config::Sources;
-use server::{Database, Options};
+use server::{Config, Database, Options};
 use tokio::process::Child;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -85,6 +86,8 @@ pub async fn start() -> Result<Engine, Failure> {
         leased: true,
     };
     let (stop, stopped) = oneshot::channel();
+    let swept = options.config.clone();
+    tokio::spawn(async move { sweep(&root, &swept).await });
     let server = tokio::spawn(async move {
         let stop = async move {
             // Either a stop or the end of the guard, which means the same.
@@ -94,6 +97,39 @@ pub async fn start() -> Result<Engine, Failure> {
     });
     let guard = Box::new(Embedded { stop, server, jailer, _lease: writer, part, _lock: lock });
     Ok(Engine { url: format!("http://{address}"), key, guard })
+}
+
+/// Removes what engines left behind that were killed: their sandboxes end with them, a monitor that was killed too
+/// leaves its own.
+pub async fn sweep(root: &Path, config: &Config) {
+    let stale = data_dir::stale_engines(root).unwrap_or_else(|error| {
+        tracing::warn!(error = %error, "engines cannot be listed");
+        Vec::new()
+    });
+    for (part, _lock) in stale {
+        if let Err(failure) = remove_engine(&part, config).await {
+            tracing::warn!(path = %part.display(), error = %failure, "a killed engine's directory stays");
+        }
+    }
+}
+
+async fn remove_engine(part: &Path, config: &Config) -> Result<(), Failure> {
+    // The shared images are left alone: files that this process made there would belong to the wrong user.
+    let _ = std::fs::remove_file(part.join("images"));
+    let (ours, theirs) = wire::pair().map_err(|errno| failed("make the jailer's socket", errno.into()))?;
+    let mut jailer = jailer::command(part, Identity::Same, 0)?
+        .stdin(Stdio::from(theirs))
+        .spawn()
+        .map_err(|error| failed("start the jailer", error))?;
+    let (runtime, images) = api::runtime(config, part, ours, None).await?;
+    let error = |error: lifecycle::runtime::RuntimeError| Failure::new("ENGINE_FAILED", error.message);
+    for id in runtime.list().await.map_err(error)? {
+        runtime.destroy(&id, Duration::ZERO).await.map_err(error)?;
+    }
+    // The jailer ends when nobody holds the other end of its socket.
+    drop((runtime, images));
+    jailer.wait().await.map_err(|error| failed("wait for the jailer", error))?;
+    std::fs::remove_dir_all(part).map_err(|error| failed("remove the engine's directory", error))
 }
 
 fn failed(operation: &str, error: std::io::Error) -> Failure {

@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::api::{Boot, FromApi, ToApi};
 use super::data_dir::{DataDir, Identity, Published};
-use super::jailer;
+use super::{embedded, jailer};
 use crate::failure::Failure;
 
 /// A child that lives shorter than this counts as a failed start.
@@ -40,6 +40,8 @@ pub struct Setup<'a> {
     pub api_arguments: Vec<std::ffi::OsString>,
     /// The API key.
     pub api_key: String,
+    /// The configuration in force.
+    pub config: server::Config,
     /// How long the API process lets streams finish after a stop.
     pub graceful: Duration,
     /// Called once the server answers, with its address.
@@ -67,6 +69,8 @@ async fn supervise(setup: Setup<'_>, listener: TcpListener) -> Result<ExitCode, 
     let mut stop = Stop::new()?;
     let mut jailer = Jailer::start(setup.data.root(), identity)?;
     let mut api = Api::start(&setup, identity, &listener, &jailer)?;
+    let (root, config) = (setup.data.root().to_owned(), setup.config.clone());
+    tokio::spawn(async move { embedded::sweep(&root, &config).await });
     let mut failed_starts = 0;
     let mut announced = false;
 
