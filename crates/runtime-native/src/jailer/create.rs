@@ -196,6 +196,10 @@ fn make(jail: &Jail, order: Order) -> Result<(Live, Receipt)> {
     }
     let listener = listen(jail, &plan.id)?;
     let disk = disk(jail, order.disk, plan)?;
+    let fallback_disk = fallback_disk(jail, plan);
+    if let FallbackDisk::Directory(path) = &fallback_disk {
+        fs::create_dir(path).op("make the disk directory")?;
+    }
     let pipes = Pipes::new()?;
     let watching = File::create(jail.paths.sandbox(&plan.id).join(state::WATCHING)).op("make the monitor's lock")?;
     flock(&watching, FlockOperation::NonBlockingLockExclusive).op("lock the monitor's lock")?;
@@ -214,7 +218,7 @@ fn make(jail: &Jail, order: Order) -> Result<(Live, Receipt)> {
             plan,
             filter: &jail.filter,
             cgroups: jail.cgroups.as_ref(),
-            fallback_disk: fallback_disk(jail, plan),
+            fallback_disk,
             by_path: by_path(jail, plan),
             ids: jail.ids(),
         }),

@@ -26,6 +26,9 @@ const UNPACKERS: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::FSETID)
     .union(CapabilitySet::SETFCAP);
 
+/// Where names that nobody can guess come from.
+const RANDOM_SOURCES: &[&str] = &["/dev/urandom", "/dev/random"];
+
 /// Unpacks a blob into the layer that it must hash to.
 pub fn unpack(jail: &Jail, layer: &str, compression: Compression, blob: OwnedFd) -> Result<Reply> {
     let layer = parse(layer)?;
@@ -90,12 +93,17 @@ fn confine(jail: &Jail) -> Result<()> {
     set_no_new_privs(true).op("set no_new_privs")?;
     let abi = ABI::V3;
     let layers = PathFd::new(jail.paths.layers()).map_err(|error| Failure::internal(format!("open the layers: {error}")))?;
+    let mut random = Vec::new();
+    for path in RANDOM_SOURCES {
+        random.extend(PathFd::new(path).ok().map(|fd| PathBeneath::new(fd, AccessFs::ReadFile)));
+    }
     // Best effort by the library's meaning: a kernel without Landlock still has the other walls.
     let restricted = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(abi))
         .and_then(Ruleset::create)
         .and_then(|rules| rules.add_rule(PathBeneath::new(layers, AccessFs::from_all(abi))))
+        .and_then(|rules| random.into_iter().try_fold(rules, |rules, rule| rules.add_rule(rule)))
         .and_then(landlock::RulesetCreated::restrict_self);
     restricted.map_err(|error| Failure::internal(format!("confine the unpacking: {error}")))?;
     if jail.mode == Mode::Root {

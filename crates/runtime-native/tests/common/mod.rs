@@ -69,6 +69,11 @@ impl Jailer {
         (self.socket, self.process) = spawn(&JailerConfig::new(self.paths.root()), None);
     }
 
+    /// The server's end of the request socket, for a runtime on top of this jailer.
+    pub fn socket(&self) -> OwnedFd {
+        self.socket.try_clone().expect("duplicate the request socket")
+    }
+
     pub fn pid(&self) -> u32 {
         self.process.id()
     }

@@ -1,0 +1,123 @@
+//! `NativeRuntime` on top of a real jailer: the way the server goes.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+use common::Jailer;
+use lifecycle::runtime::{Create, ErrorKind, Exit, ExecdAddress, Observed, Runtime};
+use lifecycle::spec::{Limits, SandboxId, SandboxSpec};
+use runtime_native::{NativeRuntime, Settings};
+
+async fn connect(jailer: &Jailer) -> NativeRuntime {
+    let settings = Settings {
+        data_dir: jailer.paths.root().to_owned(),
+        images_dir: jailer.paths.root().join("images"),
+        plain_http_hosts: Vec::new(),
+        grace: Duration::from_secs(1),
+        lease: None,
+    };
+    NativeRuntime::connect(jailer.socket(), settings).await.expect("connect")
+}
+
+fn spec(image: &str, entrypoint: &[&str]) -> SandboxSpec {
+    SandboxSpec {
+        image: image.to_owned(),
+        private_pull: false,
+        platform: None,
+        entrypoint: entrypoint.iter().map(|word| (*word).to_owned()).collect(),
+        env: BTreeMap::from([("GREETING".to_owned(), "hello".to_owned())]),
+        limits: Limits { memory_bytes: Some(256 << 20), ..Limits::default() },
+        metadata: BTreeMap::new(),
+        extensions: BTreeMap::new(),
+        timeout_seconds: None,
+        leased: false,
+    }
+}
+
+fn id(text: &str) -> SandboxId {
+    SandboxId::parse(&format!("{text}-{}", std::process::id())).expect("valid id")
+}
+
+async fn create(runtime: &NativeRuntime, id: &SandboxId, spec: &SandboxSpec) -> Result<(), lifecycle::runtime::RuntimeError> {
+    let request = Create { id, spec, token: "token", pull_auth: None, progress: &|_| {} };
+    runtime.create(request).await.map(drop)
+}
+
+#[tokio::test]
+async fn the_host_image_runs_and_its_end_is_announced() {
+    let jailer = Jailer::start();
+    let runtime = connect(&jailer).await;
+    assert_eq!(runtime.capabilities().mode, "root");
+    let id = id("host");
+    create(&runtime, &id, &spec("host", &["sh", "-c", "echo $GREETING; pwd; test -w /usr/local/lib && echo writable; exit 5"]))
+        .await
+        .expect("create");
+    assert_eq!(runtime.next_end().await, id);
+    assert_eq!(runtime.observe(&id).await.expect("observe"), Observed::Ended(Exit::Exited { code: 5 }));
+    let console = String::from_utf8(runtime.console(&id, 1000).await.expect("console")).expect("text");
+    assert!(console.starts_with("hello\n") && console.ends_with("writable\n"), "{console}");
+    runtime.destroy(&id, Duration::ZERO).await.expect("destroy");
+    assert_eq!(runtime.observe(&id).await.expect("observe"), Observed::Absent);
+    assert!(runtime.list().await.expect("list").is_empty());
+}
+
+#[tokio::test]
+async fn requests_survive_the_jailer() {
+    let mut jailer = Jailer::start();
+    let runtime = connect(&jailer).await;
+    let id = id("survive");
+    create(&runtime, &id, &spec("host", &["sleep", "1000"])).await.expect("create");
+    jailer.restart();
+    let asked = runtime.observe(&id);
+    runtime.replace(jailer.socket());
+    assert_eq!(asked.await.expect("observe"), Observed::Running);
+    let ExecdAddress::Unix(socket) = runtime.execd(&id) else { panic!("a path") };
+    std::os::unix::net::UnixStream::connect(socket).expect("execd still answers");
+    runtime.pause().expect("can pause").pause(&id).await.expect("pause");
+    assert_eq!(runtime.observe(&id).await.expect("observe"), Observed::Paused);
+    runtime.destroy(&id, Duration::from_secs(1)).await.expect("destroy");
+}
+
+#[tokio::test]
+async fn an_imported_root_file_system_is_unpacked_by_the_jailer_and_runs() {
+    let jailer = Jailer::start();
+    let runtime = connect(&jailer).await;
+    let dir = tempfile::tempdir().expect("temp dir");
+    let root = dir.path().join("root");
+    std::fs::create_dir_all(root.join("bin")).expect("root");
+    let source = dir.path().join("hello.c");
+    std::fs::write(&source, "#include <stdio.h>\n#include <unistd.h>\nint main(){printf(\"from the image as %d\\n\",getuid());return 0;}")
+        .expect("source");
+    let built = Command::new("gcc").args(["-static", "-o"]).arg(root.join("bin/hello")).arg(&source).status().expect("gcc");
+    assert!(built.success());
+    let archive = dir.path().join("root.tar.gz");
+    let packed = Command::new("tar").arg("-C").arg(&root).arg("-czf").arg(&archive).arg(".").status().expect("tar");
+    assert!(packed.success());
+    let image = runtime.images().import(&archive, Some("hello:1"), &|_| {}).await.expect("import");
+    assert_eq!(image.layers.len(), 1);
+
+    let id = id("imported");
+    create(&runtime, &id, &spec("hello:1", &["/bin/hello"])).await.expect("create");
+    assert_eq!(runtime.next_end().await, id);
+    assert_eq!(runtime.console(&id, 1000).await.expect("console"), b"from the image as 0\n");
+    runtime.destroy(&id, Duration::ZERO).await.expect("destroy");
+}
+
+#[tokio::test]
+async fn what_cannot_be_done_is_refused_by_its_kind() {
+    let jailer = Jailer::start();
+    let runtime = connect(&jailer).await;
+    let missing = create(&runtime, &id("missing"), &spec("127.0.0.1:1/nothing:1", &["true"])).await.expect_err("no registry");
+    assert_eq!(missing.kind, ErrorKind::Image, "{missing}");
+    let entrypoint = create(&runtime, &id("entry"), &spec("host", &["/no/such/program"])).await.expect_err("no program");
+    assert_eq!(entrypoint.kind, ErrorKind::Entrypoint, "{entrypoint}");
+    let mut little = spec("host", &["true"]);
+    little.limits.memory_bytes = Some(1 << 20);
+    let little = create(&runtime, &id("little"), &little).await.expect_err("too little memory");
+    assert_eq!(little.kind, ErrorKind::Unsupported);
+    assert!(little.message.contains("resourceLimits.memory"), "{little}");
+    assert!(runtime.list().await.expect("list").is_empty());
+}
