@@ -117,3 +117,16 @@ class Server:
         code = self.process.wait(STOP_SECONDS)
         if code != 0:
             raise RuntimeError(f"server ended with {code}:\n{self.log()}")
+
+    def cli(self, *arguments):
+        """Runs `osb` as the server's user, against this server and no other."""
+        return subprocess.run(
+            [self.program, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=self.environment,
+            cwd="/",
+            **self.identity(),
+        )

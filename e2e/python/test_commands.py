@@ -153,7 +153,8 @@ def test_interrupting_a_finished_command_says_so(client, sandbox):
     execution = run(sandbox, "true")
     with pytest.raises(SandboxApiException) as caught:
         sandbox.commands.interrupt(execution.id)
-    assert caught.value.status_code == 404
+    assert caught.value.status_code == 400
+    assert "ended" in str(caught.value)
 
 
 def test_large_output_is_complete(client, sandbox):

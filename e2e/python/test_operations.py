@@ -214,8 +214,8 @@ def test_command_operations(raw_sandbox):
     refuse({400, 404}, execd.get(f"/command/{UNKNOWN}/logs"))
     assert execd.delete("/command", params={"id": back}).status_code == 200
     refuse({400}, execd.delete("/command"))
-    refuse({404}, execd.delete("/command", params={"id": UNKNOWN}))
-    refuse({404}, execd.delete("/command", params={"id": done}))
+    refuse({400}, execd.delete("/command", params={"id": UNKNOWN}))
+    refuse({400}, execd.delete("/command", params={"id": done}))
 
 
 def upload(execd, path, data, **more):

@@ -99,7 +99,7 @@ WRONG = [
 @pytest.mark.parametrize(("change", "named"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
 def test_a_wrong_field_is_refused_by_name(raw, change, named):
     before = raw.get("/sandboxes").json()["pagination"]["totalItems"]
-    answer = raw.post("/sandboxes", json=minimal(**change), headers={"X-Request-ID": " mine "})
+    answer = raw.post("/sandboxes", json=minimal(**change), headers={"X-Request-ID": "mine"})
     assert answer.status_code in (400, 422), answer.text
     body = answer.json()
     assert body["code"], body

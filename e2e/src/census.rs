@@ -36,15 +36,9 @@ impl Census {
     pub fn take(server: &Server) -> Self {
         let data = server.data();
         let groups = groups_of(&data);
-        let mut members: BTreeSet<u32> = server.processes().into_keys().collect();
-        let descriptors = members.iter().map(|pid| count(&format!("/proc/{pid}/fd"))).sum();
-        for pid in pids() {
-            let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-            let lines = cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-            if lines.into_iter().any(|path| path.split('/').any(|part| groups.contains(part))) {
-                members.insert(pid);
-            }
-        }
+        let own = server.processes();
+        let descriptors = own.keys().map(|pid| count(&format!("/proc/{pid}/fd"))).sum();
+        let members = members(server);
         let mut namespaces = BTreeSet::new();
         let mut mounts = BTreeSet::new();
         for pid in &members {
@@ -68,6 +62,20 @@ impl Census {
             descriptors,
         }
     }
+}
+
+/// The server's processes and all that live in its groups.
+pub(crate) fn members(server: &Server) -> BTreeSet<u32> {
+    let groups = groups_of(&server.data());
+    let mut members: BTreeSet<u32> = server.processes().into_keys().collect();
+    for pid in pids() {
+        let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let mut paths = cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+        if paths.any(|path| path.split('/').any(|part| groups.contains(part))) {
+            members.insert(pid);
+        }
+    }
+    members
 }
 
 /// Every process of the machine.

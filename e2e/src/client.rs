@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 /// No answer of these tests takes longer; endpoint look-ups wait up to 24 s.
 const REQUEST: Duration = Duration::from_secs(40);
 
+/// Large transfers on a slow machine.
+const TRANSFER: Duration = Duration::from_secs(120);
+
 /// Talks to one server.
 #[derive(Clone)]
 pub struct Client {
@@ -175,6 +178,73 @@ impl Client {
         Ok(text)
     }
 
+    /// Runs a program and returns its first piece of output, or nothing if it ends without.
+    /// The stream is read to its end afterwards, so that the connection can be used again.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub async fn first_output(&self, at: &Endpoint, argv: &[&str]) -> Result<String> {
+        let request = at.with_headers(self.http.post(format!("{}/command", at.url)));
+        let response = request.json(&json!({ "argv": argv })).send().await?;
+        let status = response.status();
+        let text = response.text().await?;
+        anyhow::ensure!(status.is_success(), "command: {status} {text}");
+        Ok(read_stream(&text)?.stdout)
+    }
+
+    /// Runs a shell command and counts the bytes of its stream without keeping them.
+    ///
+    /// # Errors
+    /// No answer, a refusal, or a lost connection.
+    pub async fn drain(&self, at: &Endpoint, command: &str) -> Result<u64> {
+        let request = at.with_headers(self.http.post(format!("{}/command", at.url)));
+        let request = request.timeout(TRANSFER).json(&json!({ "command": command }));
+        count(request.send().await?.error_for_status()?).await
+    }
+
+    /// Uploads that many zero bytes as one file, without holding them.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub async fn upload_zeros(&self, at: &Endpoint, path: &str, bytes: usize) -> Result<()> {
+        const BOUNDARY: &str = "e2e-boundary";
+        const CHUNK: usize = 256 << 10;
+        let head = format!(
+            "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"metadata\"; filename=\"metadata\"\r\n\
+             Content-Type: application/json\r\n\r\n{}\r\n--{BOUNDARY}\r\nContent-Disposition: form-data; \
+             name=\"file\"; filename=\"file\"\r\nContent-Type: application/octet-stream\r\n\r\n",
+            json!({ "path": path })
+        );
+        let tail = format!("\r\n--{BOUNDARY}--\r\n");
+        let length = head.len() + bytes + tail.len();
+        let chunk = bytes::Bytes::from(vec![0; CHUNK]);
+        let whole = (0..bytes / CHUNK).map(move |_| chunk.clone());
+        let rest = bytes::Bytes::from(vec![0; bytes % CHUNK]);
+        let pieces = std::iter::once(head.into())
+            .chain(whole)
+            .chain([rest, tail.into()])
+            .map(Ok::<bytes::Bytes, std::io::Error>);
+        let request = at
+            .with_headers(self.http.post(format!("{}/files/upload", at.url)))
+            .timeout(TRANSFER)
+            .header("Content-Type", format!("multipart/form-data; boundary={BOUNDARY}"))
+            .header("Content-Length", length)
+            .body(reqwest::Body::wrap_stream(futures_util::stream::iter(pieces)));
+        let response = request.send().await?;
+        let status = response.status();
+        anyhow::ensure!(status.is_success(), "upload: {status} {}", response.text().await?);
+        Ok(())
+    }
+
+    /// Downloads a file and counts its bytes without keeping them.
+    ///
+    /// # Errors
+    /// No answer, a refusal, or a lost connection.
+    pub async fn download(&self, at: &Endpoint, path: &str) -> Result<u64> {
+        let request = at.with_headers(self.http.get(format!("{}/files/download?path={path}", at.url)));
+        count(request.timeout(TRANSFER).send().await?.error_for_status()?).await
+    }
+
     async fn post_command(&self, at: &Endpoint, body: &Value) -> Result<Execution> {
         let request = at.with_headers(self.http.post(format!("{}/command", at.url))).json(body);
         let response = request.send().await?;
@@ -192,6 +262,14 @@ impl Endpoint {
         }
         request
     }
+}
+
+async fn count(mut response: reqwest::Response) -> Result<u64> {
+    let mut total = 0;
+    while let Some(chunk) = response.chunk().await? {
+        total += chunk.len() as u64;
+    }
+    Ok(total)
 }
 
 fn read_stream(text: &str) -> Result<Execution> {

@@ -5,6 +5,7 @@
 //! that nothing was left behind. Knows the public protocol and the command
 //! line only: no crate of the product is linked.
 
+pub mod bench;
 pub mod census;
 pub mod client;
 pub mod contract;

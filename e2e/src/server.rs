@@ -19,6 +19,9 @@ const STOP: Duration = Duration::from_secs(20);
 /// Between two looks at a file or process that has no event to wait for.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// What a system's own shell has; this run's own `PATH` may hold toolchains.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// A running server; it is stopped and its directory removed when dropped.
 pub struct Server {
     child: Child,
@@ -91,12 +94,33 @@ impl Server {
         processes_of(&self.program)
     }
 
+    /// Every process of this server and of its sandboxes.
+    #[must_use]
+    pub fn everything(&self) -> Vec<u32> {
+        crate::census::members(self).into_iter().collect()
+    }
+
     /// The one process of a role that is a child of the supervisor.
     #[must_use]
     pub fn child_of_role(&self, role: &str) -> Option<u32> {
         self.processes().into_iter().find_map(|(pid, found)| {
             (found == role && parent(pid) == Some(self.supervisor())).then_some(pid)
         })
+    }
+
+    /// An `osb` command that finds this server by itself.
+    #[must_use]
+    pub fn osb(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .args(arguments)
+            .env_clear()
+            .env("PATH", PATH)
+            .env("HOME", self.scratch.path())
+            .env("OSB_DATA_DIR", self.data())
+            .current_dir("/")
+            .stdin(Stdio::null());
+        command
     }
 
     /// What the server wrote to its standard error.
@@ -143,7 +167,7 @@ fn launch(program: &Path, scratch: &Path) -> Result<(Child, Facts)> {
     let mut child = Command::new(program)
         .args(["server", "--host", "127.0.0.1", "--port", "0"])
         .env_clear()
-        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("PATH", PATH)
         .env("HOME", std::env::var_os("HOME").unwrap_or_default())
         .env("OSB_DATA_DIR", &data)
         .current_dir("/")

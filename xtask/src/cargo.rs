@@ -28,11 +28,17 @@ pub fn cargo() -> Command {
 /// # Errors
 /// The build fails.
 pub fn build(packages: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
+    let choice: Vec<&str> = packages.iter().flat_map(|package| ["-p", package]).collect();
+    build_chosen(&choice)
+}
+
+/// As [`build`], of what these flags of cargo choose.
+///
+/// # Errors
+/// The build fails.
+pub fn build_chosen(choice: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
     let mut cargo = cargo();
-    cargo.args(["build", "--release", "--message-format=json-render-diagnostics"]);
-    for package in packages {
-        cargo.args(["-p", package]);
-    }
+    cargo.args(["build", "--release", "--message-format=json-render-diagnostics"]).args(choice);
     let mut child = cargo.stdout(Stdio::piped()).spawn().context("start cargo")?;
     let stdout = child.stdout.take().context("cargo's output was not taken")?;
     let mut programs = BTreeMap::new();

@@ -4,6 +4,7 @@
 //! clients, the order of a whole run and its tables. Depends on next to
 //! nothing, because it is the first thing a newcomer's machine compiles.
 
+mod bench;
 mod cargo;
 mod cases;
 mod check;
@@ -26,6 +27,7 @@ usage: cargo xtask COMMAND
   check      format, lints and tidiness: quick, before every commit
   contract   print what the last test run saw of the published contract
   cases      print the cases of specs/cases.toml and the tests that prove them
+  bench      measure everything beside its peers and write docs/bench.md (--quick for a tenth, names for single rows)
   newcomer   run demo and test in a fresh Debian 12 root with only a Rust toolchain";
 
 fn main() -> ExitCode {
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Some("check") => check::run(),
         Some("contract") => contract::run(),
         Some("cases") => cases::run(),
+        Some("bench") => bench::run(&arguments[1..]),
         Some("newcomer") => newcomer::run(&arguments[1..]),
         Some("help" | "-h" | "--help") | None => {
             println!("{USAGE}");

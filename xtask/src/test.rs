@@ -15,7 +15,8 @@ use crate::system::{self, TEST_USER, root, run as run_command, step, work};
 use crate::{cargo, cases, contract};
 
 /// What the tests need of the system.
-const PACKAGES: [&str; 13] = [
+const PACKAGES: [&str; 14] = [
+    "busybox-static",  // an image of one program
     "apache2-utils",   // htpasswd for the registry that asks for a login
     "ca-certificates", // pip and cargo
     "docker-registry", // image pulls are tested against a real registry

@@ -79,9 +79,10 @@ pub struct Shape<'a> {
 /// Builds the root and makes it the root of this process; the host's tree is gone afterwards.
 pub fn enter(sources: Sources, shape: &Shape<'_>) -> Result<()> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).op("make mounts private")?;
+    let writable = detach(sources.disk)?;
     let place = build_place()?;
     let overlaid_programs = !sources.programs.is_empty();
-    let (root, local) = overlay(&place, sources.layers, sources.disk)?;
+    let (root, local) = overlay(&place, sources.layers, writable)?;
     let root_path = place.join("root");
     move_mount(&root, "", CWD, &root_path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).op("place the overlay")?;
     let root = open_directory(CWD, &root_path).op("open the new root")?;
@@ -102,6 +103,20 @@ pub fn enter(sources: Sources, shape: &Shape<'_>) -> Result<()> {
         let _ = directory(&root, Path::new(path));
     }
     pivot(&root)
+}
+
+/// Takes hold of a directory of the host before the build tmpfs may cover it (a data directory below `/tmp`).
+fn detach(writable: Writable) -> Result<Writable> {
+    Ok(match writable {
+        Writable::Directory(path) => Writable::Disk(clone_directory(&path)?),
+        other => other,
+    })
+}
+
+fn clone_directory(path: &Path) -> Result<OwnedFd> {
+    let tree = clone_tree(CWD, path).op("open the disk directory")?;
+    change(&tree, sys::ATTR_NOSUID | sys::ATTR_NODEV).op("bind the disk directory")?;
+    Ok(tree)
 }
 
 fn build_place() -> Result<PathBuf> {
@@ -135,11 +150,7 @@ fn overlay(place: &Path, layers: Vec<OwnedFd>, writable: Writable) -> Result<(Ow
             let options = [("size", bytes.as_str()), ("nr_inodes", inodes.as_str()), ("mode", "0755")];
             filesystem("tmpfs", &options, sys::ATTR_NOSUID | sys::ATTR_NODEV)?
         }
-        Writable::Directory(path) => {
-            let tree = clone_tree(CWD, &path).op("open the disk directory")?;
-            change(&tree, sys::ATTR_NOSUID | sys::ATTR_NODEV).op("bind the disk directory")?;
-            tree
-        }
+        Writable::Directory(path) => clone_directory(&path)?,
     };
     move_mount(&disk, "", CWD, &disk_path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).op("place the disk")?;
     disk::lay_out(open_directory(CWD, &disk_path).op("open the disk")?)?;

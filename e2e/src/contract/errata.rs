@@ -19,7 +19,7 @@ pub struct Errata {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Erratum {
-    /// `execd DELETE /command`; a final `*` stands for anything.
+    /// `execd DELETE /command`; a word `*` and a final `*` stand for anything.
     operation: String,
     /// The kind of violation it accepts.
     kind: String,
@@ -61,14 +61,30 @@ impl Errata {
     #[must_use]
     pub fn accepts(&self, operation: &str, violation: &Violation) -> Option<usize> {
         let found = self.entries.iter().position(|entry| {
-            let operation_fits = match entry.operation.strip_suffix('*') {
-                Some(prefix) => operation.starts_with(prefix),
-                None => operation == entry.operation,
-            };
-            operation_fits
+            fits(&entry.operation, operation)
                 && entry.kind == violation.kind
                 && violation.detail.contains(&entry.detail)
         })?;
         Some(found + 1)
+    }
+}
+
+/// Word by word; `*` fits any word, and a word that ends with it any ending.
+fn fits(pattern: &str, operation: &str) -> bool {
+    let (mut wanted, mut words) = (pattern.split(' '), operation.split(' '));
+    loop {
+        match (wanted.next(), words.next()) {
+            (None, None) => return true,
+            (Some(pattern), Some(word)) => {
+                let same = match pattern.strip_suffix('*') {
+                    Some(prefix) => word.starts_with(prefix),
+                    None => word == pattern,
+                };
+                if !same {
+                    return false;
+                }
+            }
+            _ => return false,
+        }
     }
 }

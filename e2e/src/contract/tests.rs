@@ -1,11 +1,13 @@
 use std::path::Path;
+use std::sync::LazyLock;
 
 use super::*;
 
-fn contract() -> Contract {
+/// Read once: every schema of the three documents is compiled.
+static CONTRACT: LazyLock<Contract> = LazyLock::new(|| {
     let specs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../specs/published");
     Contract::load(&specs).expect("the committed documents load")
-}
+});
 
 fn body(text: &str) -> Body {
     Body {
@@ -34,7 +36,7 @@ fn exchange(method: &str, path: &str, status: u16, media: &str, answer: &str) ->
 
 #[track_caller]
 fn kinds(exchange: &Exchange) -> Vec<&'static str> {
-    check(&contract(), exchange)
+    check(&CONTRACT, exchange)
         .violations
         .iter()
         .map(|violation| violation.kind)
@@ -47,7 +49,6 @@ const SANDBOX: &str =
 
 #[test]
 fn operations_are_found_bare_under_v1_and_behind_the_port_proxy() {
-    let contract = contract();
     for (path, name) in [
         (
             "/v1/sandboxes/a",
@@ -65,14 +66,14 @@ fn operations_are_found_bare_under_v1_and_behind_the_port_proxy() {
             "lifecycle GET /v1/sandboxes/{sandbox_id}/proxy/{port}/{full_path}",
         ),
     ] {
-        let found = contract.find("GET", path).expect(path);
+        let found = CONTRACT.find("GET", path).expect(path);
         assert_eq!(
             format!("{} {}", found.api.name(), found.name),
             name,
             "{path}"
         );
     }
-    assert!(contract.find("GET", "/v1/capabilities").is_none());
+    assert!(CONTRACT.find("GET", "/v1/capabilities").is_none());
 }
 
 #[test]
@@ -191,7 +192,7 @@ fn refusals_by_the_control_plane_do_not_count_for_the_daemon() {
         "application/json",
         r#"{"code":"MISSING_API_KEY","message":"no key"}"#,
     );
-    let finding = check(&contract(), &refused);
+    let finding = check(&CONTRACT, &refused);
     assert_eq!(finding.violations, []);
     assert!(
         finding.operation.starts_with("lifecycle GET"),

@@ -252,7 +252,9 @@ impl Drop for Draft {
 
 fn transient_name() -> Result<String, UnpackError> {
     let mut random = [0; TRANSIENT_RANDOM_BYTES];
-    getrandom::fill(&mut random)
-        .map_err(|e| UnpackError::system("draw", "a random name", io::Error::other(e)))?;
+    // The system call itself: the library falls back to a device in a static program, and Landlock hides devices
+    // from the child that unpacks.
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|e| UnpackError::system("draw", "a random name", io::Error::from(e)))?;
     Ok(format!("{TRANSIENT_PREFIX}{}", digest::hex(&random)))
 }

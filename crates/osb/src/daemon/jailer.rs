@@ -1,6 +1,6 @@
 //! `osb jailer`: the single-threaded process that makes sandboxes. Started by the server, never by people.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -28,7 +28,7 @@ pub fn command(data_dir: &Path, api: Identity, disk_stock: usize) -> Result<Comm
 
 /// Runs the jailer on the request socket that is its standard input. Called before any thread exists.
 pub fn run(settings: &str) -> ExitCode {
-    let socket = std::io::stdin().as_fd().try_clone_to_owned();
+    let socket = take_standard_input();
     let (socket, config) = match (socket, serde_json::from_str::<JailerConfig>(settings)) {
         (Ok(socket), Ok(config)) => (socket, config),
         _ => {
@@ -37,4 +37,13 @@ pub fn run(settings: &str) -> ExitCode {
         }
     };
     runtime_native::jailer::main(socket, config, EXECD)
+}
+
+/// The socket that is standard input, which becomes `/dev/null`: the jailer's children keep standard input, and whoever
+/// holds this socket open would hide the jailer's death from the server.
+fn take_standard_input() -> std::io::Result<OwnedFd> {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let null = std::fs::File::open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    Ok(socket)
 }

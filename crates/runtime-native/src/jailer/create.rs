@@ -146,10 +146,17 @@ fn claim(jail: &Jail, plan: &Plan, announced: Announced) -> Result<Claim> {
     }
     let existed = announced == Announced::Known;
     if existed && let Some(known) = state::load::<State>(&directory, state::STATE)? {
-        return match known.receipt.filter(|_| known.init.open().is_some()) {
-            Some(receipt) => Ok(Claim::Exists(Box::new(receipt))),
-            None => Err(Failure::internal(format!("sandbox {} existed before and has ended; delete it first", plan.id))),
-        };
+        if let Some(receipt) = known.receipt {
+            return match known.init.open() {
+                Some(_) => Ok(Claim::Exists(Box::new(receipt))),
+                None => Err(Failure::internal(format!("sandbox {} has ended already; delete it", plan.id))),
+            };
+        }
+        // An earlier attempt was cut off on the way: away with it, and from the start again.
+        destroy::remove_locked(jail, &plan.id, Duration::ZERO)?;
+        drop(lock);
+        let announced = announce(jail, &plan.id)?;
+        return claim(jail, plan, announced);
     }
     if existed {
         // An earlier attempt was cut off before its PID 1 existed.
@@ -177,7 +184,14 @@ struct Pipes {
 impl Pipes {
     fn new() -> Result<Self> {
         let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).op("make a pipe");
-        Ok(Self { control: wire::pair().op("make a socket pair")?, errors: pipe()?, status: pipe()?, console: pipe()?, boot: pipe()? })
+        // Open for both on the sandbox's side: a main process that writes while no monitor reads waits for the next
+        // monitor instead of dying of SIGPIPE.
+        let (output, input) = pipe()?;
+        let both = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&input));
+        let input = rustix::fs::open(path, both, rustix::fs::Mode::empty()).op("open the console for both")?;
+        let console = (output, input);
+        Ok(Self { control: wire::pair().op("make a socket pair")?, errors: pipe()?, status: pipe()?, console, boot: pipe()? })
     }
 }
 

@@ -7,6 +7,7 @@
 //! Children of a create stay as monitors (see [`watch`]). The jailer is the subreaper of all of them: when a monitor
 //! is killed, its sandbox's PID 1 becomes the jailer's child and its exit is still recorded.
 
+mod adopt;
 pub(crate) mod create;
 mod destroy;
 mod inspect;
@@ -184,6 +185,8 @@ struct Jailer {
     stock: stock::Stock,
     /// Workers and monitors; any other child is the orphan of a killed monitor.
     children: HashSet<Pid>,
+    /// Monitors that an earlier jailer made.
+    foreign: Vec<adopt::Foreign>,
 }
 
 impl Jailer {
@@ -197,27 +200,34 @@ impl Jailer {
         }
         let stock = stock::Stock::new(if jail.disk_images { jail.config.disk_stock } else { 0 });
         sys::close_all_except(&[0, 1, 2, socket.as_raw_fd(), signals.as_fd().as_raw_fd(), jail.execd.as_raw_fd()]);
-        Ok(Self { jail, socket, signals, stock, children: HashSet::new() })
+        Ok(Self { jail, socket, signals, stock, children: HashSet::new(), foreign: Vec::new() })
     }
 
     fn serve(&mut self) -> i32 {
         let mut buffer = Vec::new();
+        self.find_sandboxes();
         loop {
             self.stock.refill(&self.jail);
-            let (request, child, disk) = {
+            let (request, child, disk, orphaned) = {
                 let mut fds = vec![
                     PollFd::new(&self.socket, PollFlags::IN),
                     PollFd::new(&self.signals, PollFlags::IN),
                 ];
                 fds.extend(self.stock.incoming().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+                let monitors = fds.len();
+                fds.extend(self.foreign.iter().map(|foreign| PollFd::new(&foreign.process, PollFlags::IN)));
                 if poll(&mut fds, None).is_err() {
                     continue;
                 }
                 let hit = |at: usize| !fds[at].revents().is_empty();
-                (hit(0), hit(1), (2..fds.len()).any(hit))
+                let orphaned: Vec<bool> = (monitors..fds.len()).map(hit).collect();
+                (hit(0), hit(1), (2..monitors).any(hit), orphaned)
             };
             if disk {
                 self.stock.collect();
+            }
+            if orphaned.contains(&true) {
+                self.adopt_foreign(&orphaned);
             }
             if child {
                 self.reap();
@@ -278,11 +288,67 @@ impl Jailer {
         std::process::exit(if done.is_ok() { 0 } else { 101 })
     }
 
+    /// Looks at what an earlier jailer left: living monitors are watched, dead ones replaced.
+    fn find_sandboxes(&mut self) {
+        match adopt::find(&self.jail) {
+            Ok(found) => {
+                for found in found {
+                    match found {
+                        adopt::Found::Monitored(foreign) => self.foreign.push(foreign),
+                        adopt::Found::Abandoned(id) => self.adopt(&id),
+                    }
+                }
+            }
+            Err(failure) => eprintln!("osb jailer: find the sandboxes: {failure}"),
+        }
+    }
+
+    /// Replaces those of the earlier monitors that have ended, unless they ended in order.
+    fn adopt_foreign(&mut self, ended: &[bool]) {
+        let all = std::mem::take(&mut self.foreign);
+        for (foreign, ended) in all.into_iter().zip(ended) {
+            if *ended {
+                self.adopt(&foreign.id);
+            } else {
+                self.foreign.push(foreign);
+            }
+        }
+    }
+
+    /// Replaces a child that ended out of order, if it was a monitor.
+    fn adopt_after(&mut self, pid: Pid) {
+        match adopt::abandoned_by(&self.jail, pid) {
+            Ok(Some(id)) => self.adopt(&id),
+            Ok(None) => {}
+            Err(failure) => eprintln!("osb jailer: look for an abandoned sandbox: {failure}"),
+        }
+    }
+
+    fn adopt(&mut self, id: &SandboxId) {
+        match sys::fork() {
+            Ok(Forked::Parent(pid)) => {
+                self.children.insert(pid);
+            }
+            Ok(Forked::Child) => {
+                sys::close_all_except(&[0, 1, 2, self.jail.execd.as_raw_fd()]);
+                adopt::run(&self.jail, id);
+                std::process::exit(0)
+            }
+            Err(errno) => eprintln!("osb jailer: fork a monitor: {errno}"),
+        }
+    }
+
     /// Waits for ended children; records the exit of a sandbox whose monitor was killed.
     fn reap(&mut self) {
         self.signals.drain();
         while let Some((pid, end)) = sys::wait_any_ended() {
-            if self.children.remove(&pid) || self.stock.ended(pid) {
+            if self.stock.ended(pid) {
+                continue;
+            }
+            if self.children.remove(&pid) {
+                if end.code != Some(0) {
+                    self.adopt_after(pid);
+                }
                 continue;
             }
             if let Err(failure) = inspect::record_orphan(&self.jail, pid, end) {

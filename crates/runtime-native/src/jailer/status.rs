@@ -5,6 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use protocol::execd::boot::StatusLine;
 use rustix::io::Errno;
 
+use crate::error::{Context, Result};
+
 /// Longest status line kept; the rest of a longer one is dropped.
 const LINE_BYTES: usize = 4096;
 
@@ -24,6 +26,12 @@ impl StatusReader {
         // A pipe of ours accepts the flag; if it did not, polls before each read would still keep us from blocking.
         let _ = rustix::io::ioctl_fionbio(&fd, true);
         Self { fd, partial: Vec::new(), ready: false, failure: None, end: None, open: true }
+    }
+
+    /// A reader without a pipe: of a sandbox that was taken over.
+    pub fn closed() -> Result<Self> {
+        let (reader, _) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).op("make a pipe")?;
+        Ok(Self { open: false, ready: true, ..Self::new(reader) })
     }
 
     /// Whether the API answers.

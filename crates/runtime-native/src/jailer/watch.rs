@@ -29,6 +29,8 @@ const CONSOLE_READ_BYTES: usize = 64 << 10;
 const CONSOLE_TICK_BYTES: usize = 1 << 20;
 /// The time that [`CONSOLE_TICK_BYTES`] is counted over.
 const CONSOLE_TICK: Duration = Duration::from_millis(100);
+/// How long the parent of an ended PID 1 may take to wait for it.
+const REAP_DEADLINE: Duration = Duration::from_secs(2);
 /// How long the groups of an ended sandbox may take to be empty: its PID 1 is gone, so the kernel kills the rest.
 const EMPTY_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -121,21 +123,38 @@ fn wait(live: &mut Live, console: &mut Console, kill_at: Option<Instant>) -> (bo
 
 /// Learns how PID 1 ended and writes it down.
 fn record(jail: &Jail, live: &mut Live, console: &mut Console) -> Result<()> {
-    let status = waitid(WaitId::PidFd(live.init.as_fd()), WaitIdOptions::EXITED).op("wait for the sandbox's PID 1")?;
-    let status = status.ok_or_else(|| Failure::internal("the sandbox's PID 1 has not ended"))?;
+    let end = match waitid(WaitId::PidFd(live.init.as_fd()), WaitIdOptions::EXITED) {
+        Ok(Some(status)) => ChildEnd { code: status.exit_status(), signal: status.terminating_signal() },
+        Ok(None) => return Err(Failure::internal("the sandbox's PID 1 has not ended")),
+        // We took the sandbox over and are not its parent.
+        Err(Errno::CHILD) => end_of_strangers_child(&live.init),
+        Err(errno) => return Err(Failure::errno("wait for the sandbox's PID 1", errno)),
+    };
     let counters = jail.group(&live.id).map(|group| group.counters()).unwrap_or_default();
     let disk = live.disk.as_ref().map_or(Disk::HasRoom, Disk::of);
-    let end = ChildEnd { code: status.exit_status(), signal: status.terminating_signal() };
     while live.status.is_open() {
         live.status.read();
     }
     if let Some(why) = live.status.entrypoint_failure() {
         console.append(format!("osb: start the main process: {why}\n").as_bytes());
     }
+    if jail.paths.sandbox(&live.id).join(state::EXIT).exists() {
+        // The jailer, which waited for it in our place, has recorded it.
+        console.drain(&live.console);
+        return Ok(());
+    }
     let exit = judge(end, live.status.end(), counters, disk, &live.limits);
     write(jail, &live.id, exit)?;
     console.drain(&live.console);
     Ok(())
+}
+
+/// Asks the kernel how a process ended that its parent waits for, which may come a moment after its end.
+fn end_of_strangers_child(process: &OwnedFd) -> ChildEnd {
+    let timeout = Timespec { tv_sec: REAP_DEADLINE.as_secs() as i64, tv_nsec: 0 };
+    // Without interest in any event, what is reported is the hang-up that follows the wait.
+    let _ = poll(&mut [PollFd::new(process, PollFlags::empty())], Some(&timeout));
+    sys::end_of(process.as_fd()).unwrap_or(ChildEnd { code: None, signal: None })
 }
 
 /// Writes the exit record and its copy in the directory that the server watches.
@@ -170,6 +189,10 @@ fn give_up_disk(live: &mut Live) {
     }
 }
 
+/// A disk with less than this left counts as full: ext4 refuses a write as a whole, and `write` comes in pieces of up
+/// to this size.
+const FULL_BYTES: u64 = 1 << 20;
+
 /// Whether a disk had room at the end of its sandbox.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Disk {
@@ -182,7 +205,7 @@ pub enum Disk {
 impl Disk {
     fn of(disk: &OwnedFd) -> Self {
         match rustix::fs::fstatfs(disk) {
-            Ok(stat) if stat.f_bavail == 0 || stat.f_ffree == 0 => Self::Full,
+            Ok(stat) if (stat.f_bavail as u64) * (stat.f_bsize as u64) < FULL_BYTES || stat.f_ffree == 0 => Self::Full,
             _ => Self::HasRoom,
         }
     }
@@ -213,7 +236,7 @@ pub fn judge(end: ChildEnd, said: Option<&StatusLine>, counters: Counters, disk:
     match (signal, code) {
         (Some(signal), _) => Exit::Signaled { signal },
         (None, Some(code)) => Exit::Exited { code },
-        (None, None) => Exit::Unknown { detail: "the kernel reported neither a code nor a signal".to_owned() },
+        (None, None) => Exit::Unknown { detail: "the process that waits for its end was killed before it could record it".to_owned() },
     }
 }
 

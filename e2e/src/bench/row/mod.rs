@@ -1,0 +1,19 @@
+//! The rows: each measures us and the peers of one target.
+
+pub mod alive;
+pub mod create;
+pub mod end;
+pub mod exec;
+pub mod footprint;
+pub mod memory;
+pub mod output;
+pub mod pause;
+pub mod proxy;
+pub mod transfer;
+
+use std::time::Instant;
+
+/// Milliseconds since then.
+fn millis(start: Instant) -> f64 {
+    start.elapsed().as_secs_f64() * 1e3
+}

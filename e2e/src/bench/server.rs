@@ -1,0 +1,170 @@
+//! `osb server` with a data directory of its own.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use hyper::Method;
+use serde::Deserialize;
+
+use super::Bench;
+use super::client::{Connection, Payload};
+use super::process;
+
+/// How long a server may take to be ready before the bench gives up; the target is 50 ms.
+const READY: Duration = Duration::from_secs(20);
+/// How long a clean stop may take with 200 sandboxes.
+const STOP: Duration = Duration::from_secs(60);
+/// Between two looks at a file that has no event: small against what is measured.
+const LOOK: Duration = Duration::from_micros(500);
+/// Path of the program on which every server of the bench runs.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A running server, ended when dropped.
+pub struct Server {
+    child: Child,
+    directory: PathBuf,
+    facts: Facts,
+    /// The key that its API asks for.
+    pub key: String,
+    /// From the start of the program to the first answer.
+    pub started: Duration,
+}
+
+#[derive(Deserialize)]
+struct Facts {
+    url: String,
+}
+
+impl Server {
+    /// Starts a server with an empty data directory.
+    ///
+    /// # Errors
+    /// It does not become ready.
+    pub async fn start(bench: &Bench) -> Result<Self> {
+        let directory = tempfile::Builder::new().prefix("s-").tempdir_in(bench.scratch.path())?.keep();
+        fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+        Self::start_in(&bench.options.osb, directory).await
+    }
+
+    async fn start_in(program: &Path, directory: PathBuf) -> Result<Self> {
+        let data = directory.join("data");
+        let _ = fs::create_dir(&data);
+        let log = File::options().create(true).append(true).open(directory.join("log"))?;
+        let start = Instant::now();
+        let child = Command::new(program)
+            .args(["server", "--host", "127.0.0.1", "--port", "0"])
+            .env_clear()
+            .env("PATH", PATH)
+            .env("HOME", &directory)
+            .env("OSB_DATA_DIR", &data)
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("start {}", program.display()))?;
+        let mut server =
+            Self { child, directory, facts: Facts { url: String::new() }, key: String::new(), started: Duration::ZERO };
+        server.facts = server.facts(&data.join("server.json"), start).await?;
+        server.key = fs::read_to_string(data.join("api-key")).context("read the API key")?.trim().to_owned();
+        server.connect().await?.ask(Method::GET, "/health", &[], Payload::Empty).await?;
+        server.started = start.elapsed();
+        Ok(server)
+    }
+
+    async fn facts(&mut self, path: &Path, start: Instant) -> Result<Facts> {
+        loop {
+            if let Some(facts) = fs::read(path).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
+                return Ok(facts);
+            }
+            if let Some(status) = self.child.try_wait()? {
+                bail!("the server ended with {status} before it was ready:\n{}", self.log());
+            }
+            ensure!(start.elapsed() < READY, "the server was not ready after {READY:?}:\n{}", self.log());
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// A new connection to the API.
+    ///
+    /// # Errors
+    /// Nobody answers.
+    pub async fn connect(&self) -> Result<Connection> {
+        Connection::open(self.address()).await
+    }
+
+    /// Where the API listens, as `host:port`.
+    pub fn address(&self) -> &str {
+        self.facts.url.trim_start_matches("http://").trim_end_matches('/')
+    }
+
+    /// The supervisor.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The processes that are there without a sandbox: the supervisor and its children.
+    ///
+    /// # Errors
+    /// /proc cannot be read.
+    pub fn own_processes(&self) -> Result<Vec<u32>> {
+        let parents = process::parents()?;
+        let children = parents.iter().filter(|(_, parent)| **parent == self.pid()).map(|(pid, _)| *pid);
+        Ok(children.chain([self.pid()]).collect())
+    }
+
+    /// The process that answers the API.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn api_process(&self) -> Result<u32> {
+        let all = self.own_processes()?;
+        all.into_iter()
+            .find(|pid| process::words(*pid).get(1).is_some_and(|role| role == "api-server"))
+            .context("the supervisor has no child of role api-server")
+    }
+
+    /// Its log, for errors.
+    pub fn log(&self) -> String {
+        const SHOWN_BYTES: usize = 4_000;
+        let text = fs::read(self.directory.join("log")).unwrap_or_default();
+        String::from_utf8_lossy(&text[text.len().saturating_sub(SHOWN_BYTES)..]).into_owned()
+    }
+
+    /// Ends it in order.
+    ///
+    /// # Errors
+    /// It does not end, or not with 0.
+    pub fn stop(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if self.child.try_wait()?.is_some() {
+            return Ok(());
+        }
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), rustix::process::Signal::TERM)?;
+        let deadline = Instant::now() + STOP;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                ensure!(status.success(), "the server ended with {status}:\n{}", self.log());
+                return Ok(());
+            }
+            std::thread::sleep(LOOK);
+        }
+        self.child.kill()?;
+        self.child.wait()?;
+        bail!("the server still ran {STOP:?} after TERM:\n{}", self.log())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            eprintln!("bench: {error:#}");
+        }
+    }
+}
