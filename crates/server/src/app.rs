@@ -38,6 +38,8 @@ pub(crate) struct App {
     pub(crate) slots: Option<Arc<Semaphore>>,
     /// Every task that the server starts.
     pub(crate) tasks: TaskTracker,
+    /// WebSockets that are relayed; a stop gives them the same time as other requests.
+    pub(crate) relays: TaskTracker,
     /// Set when the server ends: drivers stop between two steps, waits end.
     pub(crate) closing: CancellationToken,
     /// Where uploads of images are kept while they arrive.

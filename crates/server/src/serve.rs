@@ -86,6 +86,7 @@ pub async fn serve(
         sandboxes: Registry::default(),
         pool: Pool::default(),
         tasks: TaskTracker::new(),
+        relays: TaskTracker::new(),
         closing: CancellationToken::new(),
         uploads,
         leased: options.leased,
@@ -107,9 +108,14 @@ pub async fn serve(
     )
     .await;
     tracing::info!("server stops");
+    let deadline = tokio::time::Instant::now() + server.timeout_graceful_shutdown;
     connections.close(server.timeout_graceful_shutdown).await;
+    app.relays.close();
+    // What is left is ended with everything else.
+    let _ = tokio::time::timeout_at(deadline, app.relays.wait()).await;
     app.closing.cancel();
     app.tasks.close();
+    app.relays.wait().await;
     app.tasks.wait().await;
     app.store.close().await;
     Ok(())

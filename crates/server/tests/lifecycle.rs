@@ -490,6 +490,86 @@ async fn ex_027_ids_are_new_and_labels_free_after_a_deletion() {
     assert_ne!(first, second);
 }
 
+#[tokio::test]
+async fn ex_028_the_lifetime_counts_from_acceptance_and_no_answer_shows_a_past_end() {
+    let server = Server::start().await;
+    server.runtime.hold();
+    let created = server
+        .post("/v1/sandboxes", body_with(json!({ "timeout": 60 })))
+        .await
+        .json();
+    let id = created["id"].as_str().expect("an id");
+    server.runtime.release();
+    server.reaches(id, "Running").await;
+    let running = server.get(&format!("/v1/sandboxes/{id}")).await.json();
+    let at = |body: &serde_json::Value, name: &str| {
+        body[name]
+            .as_str()
+            .expect("a time")
+            .parse::<jiff::Timestamp>()
+            .expect("RFC 3339")
+    };
+    for body in [&created, &running] {
+        assert_eq!(
+            at(body, "expiresAt")
+                .duration_since(at(body, "createdAt"))
+                .as_secs(),
+            60
+        );
+        assert!(at(body, "expiresAt") > jiff::Timestamp::now());
+    }
+    assert_eq!(
+        created["expiresAt"], running["expiresAt"],
+        "a slow start does not move the end"
+    );
+}
+
+#[tokio::test]
+async fn os_010_a_create_that_fails_leaves_nothing_but_its_record() {
+    let server = Server::start().await;
+    server
+        .runtime
+        .fail_next(Call::Create, ErrorKind::Exhausted, "no id range is free");
+    let id = server.create(json!({})).await;
+    assert_eq!(server.state(&id).await, "Failed");
+    assert_eq!(server.runtime_has(&id).await, Observed::Absent);
+    assert_eq!(
+        server.delete(&format!("/v1/sandboxes/{id}")).await.status,
+        204
+    );
+    assert_eq!(server.state(&id).await, "gone");
+}
+
+#[tokio::test]
+async fn os_015_health_and_reads_answer_while_creates_are_held() {
+    let server = Server::start().await;
+    server.runtime.hold();
+    for _ in 0..50 {
+        assert_eq!(
+            server
+                .post("/v1/sandboxes", body_with(json!({})))
+                .await
+                .status,
+            202
+        );
+    }
+    let mut slowest = Duration::ZERO;
+    for _ in 0..50 {
+        for path in ["/health", "/v1/sandboxes"] {
+            let started = std::time::Instant::now();
+            assert_eq!(server.get(path).await.status, 200);
+            slowest = slowest.max(started.elapsed());
+        }
+    }
+    assert!(slowest < Duration::from_millis(500), "{slowest:?}");
+    let stopped = std::time::Instant::now();
+    server.stop().await;
+    assert!(
+        stopped.elapsed() < Duration::from_secs(5),
+        "a stop works meanwhile"
+    );
+}
+
 impl Server {
     async fn runtime_has(&self, text: &str) -> Observed {
         use lifecycle::runtime::Runtime as _;

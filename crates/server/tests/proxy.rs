@@ -649,3 +649,34 @@ async fn ex_044_a_stop_lets_open_streams_finish_and_takes_no_new_work() {
     assert!(rest.ends_with("once"), "{rest}");
     stopping.await.expect("stops");
 }
+
+#[tokio::test]
+async fn ex_044_a_stop_lets_open_websockets_finish() {
+    let server = Server::start().await;
+    let (id, _execd) = sandbox(&server).await;
+    let port = echo_websocket().await;
+    let address = server.address;
+    let path = format!("/v1/sandboxes/{id}/proxy/{port}/chat");
+    let mut socket = websocket(address, &path, &token(&id))
+        .await
+        .expect("a websocket");
+    let stopping = tokio::spawn(server.stop());
+    let refused = tokio::time::timeout(PATIENCE, async {
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    refused.await.expect("no new connection is taken");
+    socket
+        .send(Message::text("still here"))
+        .await
+        .expect("sent");
+    assert_eq!(
+        socket.next().await.expect("a message").expect("whole"),
+        Message::text("still here")
+    );
+    socket.close(None).await.expect("closed");
+    while let Some(Ok(_)) = socket.next().await {}
+    drop(socket);
+    stopping.await.expect("stops");
+}

@@ -11,9 +11,9 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use lifecycle::runtime::ExecdAddress;
 use protocol::error::code;
 use protocol::headers::EXECD_ACCESS_TOKEN;
+use rustix::fs::OFlags;
 use secrecy::ExposeSecret as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
-use rustix::fs::OFlags;
 use tokio::net::{TcpStream, UnixStream};
 
 use super::{Backend, EXECD_PORT};

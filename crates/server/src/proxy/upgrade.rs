@@ -21,7 +21,7 @@ use crate::app::App;
 use crate::errors::ApiError;
 
 /// How long the other direction may go on after one has ended: a close frame's answer, not a conversation.
-const LINGER: Duration = Duration::from_secs(5);
+const LINGER: Duration = Duration::from_secs(1);
 /// Bytes relayed at once in each direction.
 const RELAY_BYTES: usize = 16 * 1024;
 
@@ -61,7 +61,7 @@ pub(super) async fn relay(
     };
     ask_for_websocket(&mut head.headers);
     let closing = app.closing.clone();
-    app.tasks.spawn(async move {
+    app.relays.spawn(async move {
         tokio::select! {
             () = closing.cancelled() => {}
             () = run(caller, port) => {}
