@@ -63,6 +63,12 @@ def raw(server):
         yield made
 
 
+@pytest.fixture(scope="session")
+def pauses(raw):
+    """Whether sandboxes of this server can be paused; the answer is data, not a guess."""
+    return raw.get("/capabilities").json()["runtime"]["pause"]
+
+
 @pytest.fixture
 def raw_sandbox(raw):
     """A running sandbox by plain HTTP: its id and a client of its daemon."""

@@ -107,7 +107,20 @@ def test_renew_into_the_past_is_refused(client, sandbox):
     assert caught.value.error.code.endswith("INVALID_EXPIRATION")
 
 
-def test_pause_freezes_and_resume_goes_on(client, sandbox):
+def refuses_to_pause(sandbox):
+    """A server that declares that it cannot pause says so, and leaves the sandbox as it is."""
+    with pytest.raises(SandboxApiException) as caught:
+        sandbox.pause()
+    assert caught.value.status_code == 400
+    assert caught.value.response_body is None or b"API_NOT_SUPPORTED" in caught.value.response_body
+    assert "pause" in str(caught.value)
+    assert sandbox.get_info().status.state == "Running"
+
+
+def test_pause_freezes_and_resume_goes_on(client, sandbox, pauses):
+    if not pauses:
+        refuses_to_pause(sandbox)
+        return
     ticking = sandbox.commands.run(
         "while :; do echo x >> /tmp/ticks; sleep 0.05; done",
         opts=background(),
@@ -138,14 +151,15 @@ def test_kill_ends_the_sandbox(client):
     assert caught.value.status_code == 404
 
 
-def test_manager_works_by_id(client, sandbox):
+def test_manager_works_by_id(client, sandbox, pauses):
     manager = client.manager()
     assert manager.get_sandbox_info(sandbox.id).id == sandbox.id
     manager.renew_sandbox(sandbox.id, timedelta(minutes=20))
-    manager.pause_sandbox(sandbox.id)
-    wait_for_state(sandbox, "Paused")
-    manager.resume_sandbox(sandbox.id)
-    wait_for_state(sandbox, "Running")
+    if pauses:
+        manager.pause_sandbox(sandbox.id)
+        wait_for_state(sandbox, "Paused")
+        manager.resume_sandbox(sandbox.id)
+        wait_for_state(sandbox, "Running")
     manager.kill_sandbox(sandbox.id)
     with pytest.raises(SandboxApiException) as caught:
         manager.get_sandbox_info(sandbox.id)

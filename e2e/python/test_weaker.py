@@ -5,7 +5,7 @@ import os
 from conftest import minimal
 
 
-def test_the_receipt_lists_what_is_weaker(raw, capsys):
+def test_the_receipt_lists_what_is_weaker(raw, pauses, capsys):
     made = raw.post("/sandboxes?wait=20", json=minimal())
     assert made.status_code == 202, made.text
     detail = raw.get(f"/sandboxes/{made.json()['id']}").json()
@@ -19,3 +19,4 @@ def test_the_receipt_lists_what_is_weaker(raw, capsys):
             print(f"    - {line}")
     if os.environ.get("OSB_E2E_USER"):
         assert weaker, receipt
+    assert any("paused" in line for line in weaker) != pauses, weaker
