@@ -18,7 +18,7 @@ fn main() {
         }
     };
     match std::fs::read(&execd) {
-        Ok(program) => jailer::main(sys::inherited(3), config, &program),
+        Ok(program) => jailer::main(sys::inherited(3), config, program),
         Err(error) => {
             eprintln!("jailer: read {execd}: {error}");
             std::process::exit(2);

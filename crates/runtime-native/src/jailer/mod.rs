@@ -165,7 +165,7 @@ impl Jail {
 }
 
 /// Serves requests until the other end of `socket` closes. The process must have started no thread.
-pub fn main(socket: OwnedFd, config: JailerConfig, execd: &[u8]) -> ! {
+pub fn main(socket: OwnedFd, config: JailerConfig, execd: impl AsRef<[u8]>) -> ! {
     // A session of its own: a Ctrl-C at the terminal is for the command line, which ends sandboxes in order.
     let _ = rustix::process::setsid();
     let code = match Jailer::new(socket, config, execd) {
@@ -190,10 +190,12 @@ struct Jailer {
 }
 
 impl Jailer {
-    fn new(socket: OwnedFd, config: JailerConfig, execd: &[u8]) -> Result<Self> {
+    fn new(socket: OwnedFd, config: JailerConfig, execd: impl AsRef<[u8]>) -> Result<Self> {
         let signals = sys::block_child_signal().op("watch children")?;
         rustix::process::set_child_subreaper(Some(rustix::process::getpid())).op("become the subreaper")?;
-        let jail = Jail::new(config, execd)?;
+        let jail = Jail::new(config, execd.as_ref())?;
+        // Memory that the jailer does not hold need not be copied by any fork.
+        drop(execd);
         if jail.mode == Mode::Root {
             // An ordinary user can trace his own processes anyway, and must stay dumpable to write id maps.
             rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).op("hide memory")?;
