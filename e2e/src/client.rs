@@ -50,10 +50,8 @@ pub struct Execution {
 
 impl Client {
     pub(crate) fn new(url: &str, key: &str) -> Self {
-        let http = reqwest::Client::builder()
-            .timeout(REQUEST)
-            .build()
-            .expect("a client without TLS or proxy always builds");
+        let http =
+            reqwest::Client::builder().timeout(REQUEST).build().expect("a client without TLS or proxy always builds");
         Self { http, base: format!("{url}/v1"), key: key.to_owned() }
     }
 
@@ -74,9 +72,8 @@ impl Client {
         let response = request.send().await?;
         let status = response.status().as_u16();
         let bytes = response.bytes().await?;
-        let body = serde_json::from_slice(&bytes).unwrap_or_else(|_| {
-            if bytes.is_empty() { Value::Null } else { String::from_utf8_lossy(&bytes).into() }
-        });
+        let body = serde_json::from_slice(&bytes)
+            .unwrap_or_else(|_| if bytes.is_empty() { Value::Null } else { String::from_utf8_lossy(&bytes).into() });
         Ok(Answer { status, body })
     }
 

@@ -105,17 +105,12 @@ impl Recorder {
         }
     }
 
-    async fn pass(
-        self: Arc<Self>,
-        request: Request<Incoming>,
-    ) -> Response<BoxBody<Bytes, hyper::Error>> {
+    async fn pass(self: Arc<Self>, request: Request<Incoming>) -> Response<BoxBody<Bytes, hyper::Error>> {
         match self.forward(request).await {
             Ok(response) => response,
             Err(error) => {
                 let text = format!("recorder: {error:#}\n");
-                let body = Full::new(Bytes::from(text))
-                    .map_err(|never| match never {})
-                    .boxed();
+                let body = Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed();
                 let mut response = Response::new(body);
                 *response.status_mut() = StatusCode::BAD_GATEWAY;
                 response
@@ -144,40 +139,27 @@ impl Recorder {
             strip_hop_by_hop(outgoing.headers_mut());
         }
 
-        let stream = TcpStream::connect(self.upstream)
-            .await
-            .context("connect to the server")?;
+        let stream = TcpStream::connect(self.upstream).await.context("connect to the server")?;
         stream.set_nodelay(true)?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let connection = connection.with_upgrades();
         tokio::spawn(async move {
             let _ = connection.await;
         });
-        let mut answer = sender
-            .send_request(outgoing)
-            .await
-            .context("send the request")?;
+        let mut answer = sender.send_request(outgoing).await.context("send the request")?;
 
         exchange.status = answer.status().as_u16();
         exchange.headers = answer
             .headers()
             .iter()
-            .map(|(name, value)| {
-                (
-                    name.as_str().to_owned(),
-                    String::from_utf8_lossy(value.as_bytes()).into_owned(),
-                )
-            })
+            .map(|(name, value)| (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
             .collect();
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS
             && let Some(downstream) = downstream
         {
             relay(downstream, hyper::upgrade::on(&mut answer));
             let (parts, _) = answer.into_parts();
-            let body = Full::new(Bytes::new())
-                .map_err(|never| match never {})
-                .boxed();
+            let body = Full::new(Bytes::new()).map_err(|never| match never {}).boxed();
             return Ok(Response::from_parts(parts, body));
         }
         let (mut parts, body) = answer.into_parts();
@@ -242,20 +224,13 @@ fn relay(downstream: hyper::upgrade::OnUpgrade, upstream: hyper::upgrade::OnUpgr
 
 /// Each side of the recorder frames its own connection.
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    for name in [
-        CONNECTION,
-        TRANSFER_ENCODING,
-        EXPECT,
-        HeaderName::from_static("keep-alive"),
-    ] {
+    for name in [CONNECTION, TRANSFER_ENCODING, EXPECT, HeaderName::from_static("keep-alive")] {
         headers.remove(name);
     }
 }
 
 fn text(headers: &HeaderMap, name: &str) -> String {
-    headers.get(name).map_or_else(String::new, |value| {
-        String::from_utf8_lossy(value.as_bytes()).into_owned()
-    })
+    headers.get(name).map_or_else(String::new, |value| String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
 /// What was sent, once it is known.

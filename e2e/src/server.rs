@@ -103,9 +103,9 @@ impl Server {
     /// The one process of a role that is a child of the supervisor.
     #[must_use]
     pub fn child_of_role(&self, role: &str) -> Option<u32> {
-        self.processes().into_iter().find_map(|(pid, found)| {
-            (found == role && parent(pid) == Some(self.supervisor())).then_some(pid)
-        })
+        self.processes()
+            .into_iter()
+            .find_map(|(pid, found)| (found == role && parent(pid) == Some(self.supervisor())).then_some(pid))
     }
 
     /// An `osb` command that finds this server by itself.

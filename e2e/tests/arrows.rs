@@ -15,10 +15,7 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("execd", &["protocol"]),
     ("runtime-native", &["protocol", "lifecycle", "image"]),
     ("server", &["protocol", "lifecycle", "telemetry", "image", "runtime-native"]),
-    (
-        "osb",
-        &["protocol", "lifecycle", "telemetry", "image", "runtime-native", "server"],
-    ),
+    ("osb", &["protocol", "lifecycle", "telemetry", "image", "runtime-native", "server"]),
     ("e2e", &[]),
     ("xtask", &[]),
 ];
@@ -76,7 +73,11 @@ fn paths_named_by(text: &str) -> Vec<String> {
     let tops = ["crates/", "e2e/", "xtask/", "specs/", "docs/", ".ci/", "deploy/", "sdks/", "fuzz/"];
     let words = text.split('`').skip(1).step_by(2);
     let clean = words.map(|word| word.trim_end_matches('/').to_owned());
-    clean.filter(|word| tops.iter().any(|top| format!("{word}/").starts_with(top)) && !word.contains(['*', '<', ' ', '{'])).collect()
+    clean
+        .filter(|word| {
+            tops.iter().any(|top| format!("{word}/").starts_with(top)) && !word.contains(['*', '<', ' ', '{'])
+        })
+        .collect()
 }
 
 #[test]

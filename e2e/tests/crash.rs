@@ -98,7 +98,13 @@ async fn storm(seed: u64, kills: usize) -> Result<()> {
     }
     let after = settled(&server, Some(&before)).await;
     println!("after: {after:?}");
-    anyhow::ensure!(broken.is_empty(), "{} of {} promises broken:\n{}", broken.len(), promises.len(), broken.join("\n"));
+    anyhow::ensure!(
+        broken.is_empty(),
+        "{} of {} promises broken:\n{}",
+        broken.len(),
+        promises.len(),
+        broken.join("\n")
+    );
     anyhow::ensure!(after == before, "left over:\nbefore {before:?}\nafter  {after:?}");
     server.stop()
 }

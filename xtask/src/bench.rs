@@ -21,7 +21,8 @@ pub fn run(arguments: &[String]) -> Result<()> {
         bail!("the bench starts dockerd, crun and runc: run it as root");
     }
     step("peers", || ensure_packages(PACKAGES))?;
-    let chosen = ["-p", "osb", "--bin", "osb", "-p", "e2e", "--bin", "bench", "-p", "runtime-native", "--example", "floor"];
+    let chosen =
+        ["-p", "osb", "--bin", "osb", "-p", "e2e", "--bin", "bench", "-p", "runtime-native", "--example", "floor"];
     let programs = step("build", || cargo::build_chosen(&chosen))?;
     let program = |name: &str| programs.get(name).with_context(|| format!("cargo built no {name}"));
     let osb = program("osb")?;

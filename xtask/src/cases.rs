@@ -56,8 +56,7 @@ pub fn report(results: &[TestResult]) -> Result<()> {
             "BROKEN"
         };
         println!("{:<7} {:<10} {verdict:<8} {}", case.id, case.area, case.title);
-        let mut names: Vec<String> =
-            tests.iter().map(|test| format!("{} [{}]", test.name, test.suite)).collect();
+        let mut names: Vec<String> = tests.iter().map(|test| format!("{} [{}]", test.name, test.suite)).collect();
         names.dedup();
         for name in names {
             println!("{:<27} {name}", "");

@@ -60,8 +60,8 @@ pub fn run() -> Result<()> {
         let path = report_path(who);
         let Ok(text) = fs::read_to_string(&path) else { continue };
         for line in text.lines() {
-            let line: Line = serde_json::from_str(line)
-                .with_context(|| format!("read a line of {}", path.display()))?;
+            let line: Line =
+                serde_json::from_str(line).with_context(|| format!("read a line of {}", path.display()))?;
             lines.push(line);
         }
     }

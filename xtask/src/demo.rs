@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::system::{self, output, root, step};
 use crate::cargo;
+use crate::system::{self, output, root, step};
 
 /// What a machine needs to build and run a sandbox.
 const PACKAGES: [&str; 6] = [
@@ -189,11 +189,10 @@ fn show(server: &Server) -> Result<()> {
 
 /// The words as a person would type them.
 fn quoted(arguments: &[&str]) -> String {
-    let plain = |word: &str| {
-        !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./=:".contains(c))
-    };
-    let words = arguments.iter().map(|word| {
-        if plain(word) { (*word).to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
-    });
+    let plain =
+        |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./=:".contains(c));
+    let words = arguments
+        .iter()
+        .map(|word| if plain(word) { (*word).to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) });
     words.collect::<Vec<_>>().join(" ")
 }

@@ -60,9 +60,7 @@ fn make_root(place: &Path) -> Result<()> {
         fs::remove_dir_all(place).with_context(|| format!("remove {PLACE} of an earlier run"))?;
     }
     run_command(
-        Command::new("mmdebstrap")
-            .args(["--variant=minbase", &format!("--include={INCLUDED}"), "bookworm"])
-            .arg(place),
+        Command::new("mmdebstrap").args(["--variant=minbase", &format!("--include={INCLUDED}"), "bookworm"]).arg(place),
     )?;
     // The network of this machine is the network of that one.
     for file in ["/etc/resolv.conf", "/etc/hosts"] {
@@ -78,7 +76,9 @@ fn make_root(place: &Path) -> Result<()> {
 fn fill(place: &Path) -> Result<()> {
     let sysroot = output(Command::new("rustc").args(["--print", "sysroot"]))?;
     run_command(Command::new("cp").args(["-a", sysroot.trim()]).arg(place.join("opt/rust")))?;
-    run_command(Command::new("git").args(["clone", "--quiet", "--no-hardlinks"]).arg(root()).arg(place.join("root/osb")))
+    run_command(
+        Command::new("git").args(["clone", "--quiet", "--no-hardlinks"]).arg(root()).arg(place.join("root/osb")),
+    )
 }
 
 /// The kernel's file systems in the new root, as a machine has them.

@@ -38,7 +38,7 @@ pub fn save(results: &[TestResult]) -> Result<()> {
 /// There was none.
 pub fn load() -> Result<Vec<TestResult>> {
     let path = path();
-    let text = std::fs::read(&path)
-        .with_context(|| format!("read {}: run `cargo xtask test` first", path.display()))?;
+    let text =
+        std::fs::read(&path).with_context(|| format!("read {}: run `cargo xtask test` first", path.display()))?;
     serde_json::from_slice(&text).with_context(|| format!("parse {}", path.display()))
 }

@@ -73,10 +73,7 @@ pub fn run(command: &mut Command) -> Result<()> {
 /// # Errors
 /// It cannot be started or fails; then with its standard error.
 pub fn output(command: &mut Command) -> Result<String> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("start {}", shown(command)))?;
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("start {}", shown(command)))?;
     if !output.status.success() {
         bail!(
             "{} ended with {}:\n{}{}",
@@ -123,10 +120,8 @@ fn apt() -> Command {
 }
 
 fn installed(package: &str) -> bool {
-    let query = Command::new("dpkg-query")
-        .args(["-W", "-f", "${db:Status-Status}", package])
-        .stderr(Stdio::null())
-        .output();
+    let query =
+        Command::new("dpkg-query").args(["-W", "-f", "${db:Status-Status}", package]).stderr(Stdio::null()).output();
     query.is_ok_and(|output| output.stdout == b"installed")
 }
 

@@ -119,9 +119,8 @@ fn summary(results: &[TestResult], mut failures: Vec<String>, started: Instant) 
             failures.push(format!("{suite}: {ignored} ignored, and nothing may be skipped"));
         }
     }
-    let [passed, failed, _] = counts.values().fold([0; 3], |sum: [usize; 3], one| {
-        [sum[0] + one[0], sum[1] + one[1], sum[2] + one[2]]
-    });
+    let [passed, failed, _] =
+        counts.values().fold([0; 3], |sum: [usize; 3], one| [sum[0] + one[0], sum[1] + one[1], sum[2] + one[2]]);
     println!("{passed} passed, {failed} failed in {:.0} s", started.elapsed().as_secs_f64());
     if !failures.is_empty() {
         bail!("{}", failures.join("; "));

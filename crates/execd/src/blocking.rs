@@ -41,7 +41,9 @@ pub async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -
     submit(Box::new(move || {
         let _ = sender.send(work()); // the asker may have gone
     }));
-    receiver.await.map_err(|_| std::io::Error::other("no worker thread could do the work; the sandbox may be at its process limit"))
+    receiver.await.map_err(|_| {
+        std::io::Error::other("no worker thread could do the work; the sandbox may be at its process limit")
+    })
 }
 
 /// Starts the thread that stays, while there surely is room for it.

@@ -63,7 +63,8 @@ impl Daemon {
         }
         let uid = settings.user.map_or_else(|| rustix::process::geteuid().as_raw(), |user| user.uid);
         env.entry("PATH".into()).or_insert_with(|| DEFAULT_PATH.into());
-        env.entry("HOME".into()).or_insert_with(|| Accounts::load().user(uid).map_or_else(|| "/".into(), |user| user.home));
+        env.entry("HOME".into())
+            .or_insert_with(|| Accounts::load().user(uid).map_or_else(|| "/".into(), |user| user.home));
         env.entry(ENV_FILE_VARIABLE.into()).or_insert_with(|| DEFAULT_ENV_FILE.into());
         if let Some(id) = settings.sandbox_id {
             env.insert("OPENSANDBOX_ID".into(), id);

@@ -80,7 +80,9 @@ pub fn expand_path(path: &str, env: &Environment, cwd: &str) -> Result<String> {
         return Err(ApiError::file(format!("{path:?}: a path holds no NUL byte")));
     }
     let path = expand(path, |name| env.get(name).map(String::as_str)).map_err(|name| {
-        ApiError::file(format!("{path}: variable {name:?} is not set in the sandbox; write $$ for a literal dollar sign"))
+        ApiError::file(format!(
+            "{path}: variable {name:?} is not set in the sandbox; write $$ for a literal dollar sign"
+        ))
     })?;
     let home = env.get("HOME").map_or("/", String::as_str);
     let path = match path.strip_prefix('~') {

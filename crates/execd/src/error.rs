@@ -63,7 +63,9 @@ impl ApiError {
             | Kind::InvalidFilename
             | Kind::ReadOnlyFilesystem
             | Kind::PermissionDenied => Self::new(StatusCode::BAD_REQUEST, code::INVALID_FILE, message),
-            _ if error.raw_os_error() == Some(libc::ELOOP) => Self::new(StatusCode::BAD_REQUEST, code::INVALID_FILE, message),
+            _ if error.raw_os_error() == Some(libc::ELOOP) => {
+                Self::new(StatusCode::BAD_REQUEST, code::INVALID_FILE, message)
+            }
             _ => Self::new(StatusCode::INTERNAL_SERVER_ERROR, code::RUNTIME_ERROR, message),
         }
     }

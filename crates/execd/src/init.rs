@@ -78,7 +78,8 @@ fn start(daemon: &Daemon, entrypoint: Vec<String>) -> Result<Process, String> {
     let identity = daemon.user().map(|user| Accounts::load().identity(user.uid, Some(user.gid)));
     let cwd = daemon.cwd();
     if !Path::new(cwd).exists() {
-        std::fs::create_dir_all(cwd).map_err(|error| format!("make the working directory {cwd}: {}", system_text(&error)))?;
+        std::fs::create_dir_all(cwd)
+            .map_err(|error| format!("make the working directory {cwd}: {}", system_text(&error)))?;
         if let Some(user) = daemon.user() {
             let _ = chown(cwd, Some(user.uid), Some(user.gid)); // else it is merely not writable for the user
         }

@@ -104,16 +104,23 @@ fn read_boot(config: OwnedFd) -> Result<BootConfig, String> {
     let mut file = File::from(config);
     let _ = file.rewind(); // a memory file may stand at its end; a pipe cannot be rewound and need not be
     let mut bytes = Vec::new();
-    file.take(MAX_BOOT_BYTES).read_to_end(&mut bytes).map_err(|error| format!("read the boot configuration: {}", system_text(&error)))?;
-    serde_json::from_slice(&bytes).map_err(|error| format!("the boot configuration is not what protocol::execd::boot says: {error}"))
+    file.take(MAX_BOOT_BYTES)
+        .read_to_end(&mut bytes)
+        .map_err(|error| format!("read the boot configuration: {}", system_text(&error)))?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| format!("the boot configuration is not what protocol::execd::boot says: {error}"))
 }
 
 /// A daemon beside other processes, started with flags.
 fn stand_alone() -> Result<u8, String> {
-    let env: Environment =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
+    let env: Environment = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
     let Config { listen, token, grace, entrypoint } = config::parse(std::env::args_os().skip(1), &env)?;
-    let cwd = std::env::current_dir().ok().and_then(|cwd| cwd.into_os_string().into_string().ok()).unwrap_or_else(|| "/".into());
+    let cwd = std::env::current_dir()
+        .ok()
+        .and_then(|cwd| cwd.into_os_string().into_string().ok())
+        .unwrap_or_else(|| "/".into());
     let settings = Settings { token, sandbox_id: None, env, cwd, user: None };
     if !entrypoint.is_empty() && getpid() != Pid::INIT {
         let own = rustix::process::set_child_subreaper(Some(getpid()));
@@ -131,7 +138,9 @@ fn stand_alone() -> Result<u8, String> {
 }
 
 async fn bind(listen: Listen) -> io::Result<Listener> {
-    let context = |address: String| move |error: io::Error| io::Error::new(error.kind(), format!("listen on {address}: {}", system_text(&error)));
+    let context = |address: String| {
+        move |error: io::Error| io::Error::new(error.kind(), format!("listen on {address}: {}", system_text(&error)))
+    };
     match listen {
         Listen::Unix(path) => UnixListener::bind(&path).map(Listener::Unix).map_err(context(path)),
         Listen::Tcp(host, port) => {
@@ -154,8 +163,10 @@ where
     let runtime = runtime.map_err(|error| format!("start the event loop: {}", system_text(&error)))?;
     blocking::start();
     runtime.block_on(async {
-        let daemon = Rc::new(Daemon::new(settings).map_err(|error| format!("prepare standard input: {}", system_text(&error)))?);
-        let died = signal(SignalKind::child()).map_err(|error| format!("watch for dead children: {}", system_text(&error)))?;
+        let daemon =
+            Rc::new(Daemon::new(settings).map_err(|error| format!("prepare standard input: {}", system_text(&error)))?);
+        let died =
+            signal(SignalKind::child()).map_err(|error| format!("watch for dead children: {}", system_text(&error)))?;
         tokio::task::spawn_local(Rc::clone(&daemon.reaper).run(died));
         tokio::task::spawn_local(tidy::run());
         let sweeping = Rc::clone(&daemon);

@@ -25,7 +25,15 @@ fn shipped() -> &'static PathBuf {
     static SHIPPED: OnceLock<PathBuf> = OnceLock::new();
     SHIPPED.get_or_init(|| {
         let built = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--profile", "execd", "--package", "execd", "--message-format=json-render-diagnostics"])
+            .args([
+                "build",
+                "--quiet",
+                "--profile",
+                "execd",
+                "--package",
+                "execd",
+                "--message-format=json-render-diagnostics",
+            ])
             .stderr(Stdio::inherit())
             .output()
             .expect("cargo runs");
@@ -54,7 +62,8 @@ impl Drop for Started {
 fn start() -> Started {
     let begun = Instant::now();
     let mut command = Command::new(shipped());
-    let mut child = command.args(["--host", "127.0.0.1", "--port", "0"]).stdout(Stdio::piped()).spawn().expect("execd starts");
+    let mut child =
+        command.args(["--host", "127.0.0.1", "--port", "0"]).stdout(Stdio::piped()).spawn().expect("execd starts");
     let mut line = String::new();
     BufReader::new(child.stdout.take().expect("stdout is piped")).read_line(&mut line).expect("an address");
     let target = Target::Tcp(line.trim().parse().expect("an address"), None);
@@ -73,7 +82,9 @@ fn the_file_is_small_and_static() {
     let bytes = fs::read(shipped()).expect("the file");
     assert!(bytes.len() as u64 <= FILE_BYTES, "{} bytes", bytes.len());
     // A program that needs an interpreter names it: PT_INTERP is type 3 in the program headers.
-    let number = |at: usize, size: usize| bytes[at..at + size].iter().rev().fold(0usize, |value, byte| value << 8 | usize::from(*byte));
+    let number = |at: usize, size: usize| {
+        bytes[at..at + size].iter().rev().fold(0usize, |value, byte| value << 8 | usize::from(*byte))
+    };
     let (offset, size, count) = (number(32, 8), number(54, 2), number(56, 2));
     let kinds: Vec<usize> = (0..count).map(|index| number(offset + index * size, 4)).collect();
     assert!(!kinds.contains(&3), "it asks for a dynamic loader");

@@ -64,7 +64,12 @@ fn a_stream_has_the_published_form() {
 #[test]
 fn success_completes_and_every_line_is_an_event() {
     let run = Daemon::start().shell("printf 'a\\n\\nb\\r\\nc\\rd'");
-    let lines: Vec<&str> = run.events.iter().filter(|event| event["type"] == "stdout").filter_map(|event| event["text"].as_str()).collect();
+    let lines: Vec<&str> = run
+        .events
+        .iter()
+        .filter(|event| event["type"] == "stdout")
+        .filter_map(|event| event["text"].as_str())
+        .collect();
     assert_eq!(lines, ["a\n", "\n", "b\r\n", "c\r", "d"]);
     assert_eq!(run.events.last().expect("events")["type"], "execution_complete");
 }
@@ -120,7 +125,11 @@ fn ex_002_standard_input_is_at_its_end() {
 #[test]
 fn ex_002_stream_ends_with_the_commands_own_process() {
     let daemon = Daemon::start();
-    for (command, code) in [("sleep 300 & echo $!", "0"), ("(sleep 300 & echo $!); exit 4", "4"), ("nohup sleep 300 2>/dev/null & echo $!", "0")] {
+    for (command, code) in [
+        ("sleep 300 & echo $!", "0"),
+        ("(sleep 300 & echo $!); exit 4", "4"),
+        ("nohup sleep 300 2>/dev/null & echo $!", "0"),
+    ] {
         let begun = Instant::now();
         let run = daemon.shell(command);
         assert!(begun.elapsed() < SOON, "{command} held the stream for {:?}", begun.elapsed());
@@ -198,7 +207,9 @@ fn attack_6_a_line_without_an_end_is_bounded() {
     connection.send("POST", "/command", &[], br#"{"command":"head -c 300000000 /dev/zero | tr '\\0' x"}"#);
     let head = connection.head();
     let mut x = 0usize;
-    connection.each_piece(&head, |piece| x += piece.iter().filter(|byte| **byte == b'x').count()).expect("a whole stream");
+    connection
+        .each_piece(&head, |piece| x += piece.iter().filter(|byte| **byte == b'x').count())
+        .expect("a whole stream");
     // The keys of the events hold some more of the letter: "text" has one.
     assert!(x > 300_000_000 && x < 300_100_000, "{x}");
     let grown = daemon.status_kib("VmHWM") - before;
@@ -209,8 +220,12 @@ fn attack_6_a_line_without_an_end_is_bounded() {
 fn ex_009_fifty_parallel_commands_all_end_and_ping_answers_under_load() {
     let daemon = Daemon::start();
     std::thread::scope(|scope| {
-        let commands: Vec<_> =
-            (0..50).map(|number| { let daemon = &daemon; scope.spawn(move || daemon.shell(&format!("for i in $(seq 2000); do :; done; echo {number}")).stdout()) }).collect();
+        let commands: Vec<_> = (0..50)
+            .map(|number| {
+                let daemon = &daemon;
+                scope.spawn(move || daemon.shell(&format!("for i in $(seq 2000); do :; done; echo {number}")).stdout())
+            })
+            .collect();
         let begun = Instant::now();
         daemon.get("/ping").ok();
         assert!(begun.elapsed() < SOON, "ping took {:?}", begun.elapsed());
@@ -256,7 +271,8 @@ fn ex_036_a_missing_directory_is_named_and_others_still_work() {
 fn ex_037_the_cursor_is_monotonic() {
     let daemon = Daemon::start();
     let (go, done) = (Fifo::new(&daemon, "go"), Fifo::new(&daemon, "done"));
-    let command = format!("printf 'one\\nha'; printf '\\303'; echo x > {}; read x < {}; printf '\\244lf\\n'", done.0, go.0);
+    let command =
+        format!("printf 'one\\nha'; printf '\\303'; echo x > {}; read x < {}; printf '\\244lf\\n'", done.0, go.0);
     let id = daemon.run(json!({"command": command, "background": true})).id();
     done.read();
     // The begun character waits; with complete_lines the begun line does, too.
@@ -308,9 +324,12 @@ const PIPELINE: &str = "sleep 987 & echo $!; sleep 987 | cat; wait";
 /// The pids of a group whose leader's first words are the pid of a background child.
 fn group_of(pid: i32) -> Vec<i32> {
     let stat = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
-    let group = |stat: &str| stat.rsplit(')').next().and_then(|rest| rest.split_ascii_whitespace().nth(2)?.parse::<i32>().ok());
+    let group =
+        |stat: &str| stat.rsplit(')').next().and_then(|rest| rest.split_ascii_whitespace().nth(2)?.parse::<i32>().ok());
     let wanted = stat(&pid.to_string()).and_then(|stat| group(&stat)).expect("the child lives");
-    let pids = std::fs::read_dir("/proc").expect("proc").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let pids = std::fs::read_dir("/proc")
+        .expect("proc")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|pid| stat(&pid.to_string()).and_then(|stat| group(&stat)) == Some(wanted)).collect()
 }
 
@@ -407,7 +426,8 @@ fn os_041_members_that_ignore_term_are_killed_after_the_leader() {
 #[test]
 fn os_041_a_dropped_connection_ends_the_group_when_asked_to() {
     let daemon = Daemon::start();
-    let (connection, _, group) = start_pipeline(&daemon, json!({"command": PIPELINE}), &[("OpenSandbox-On-Disconnect", "cancel")]);
+    let (connection, _, group) =
+        start_pipeline(&daemon, json!({"command": PIPELINE}), &[("OpenSandbox-On-Disconnect", "cancel")]);
     drop(connection);
     assert_gone(&group, Duration::from_secs(5));
 }
@@ -427,7 +447,12 @@ fn os_041_a_dropped_connection_leaves_the_command_alone_by_default() {
 
 #[test]
 fn an_unknown_way_to_treat_a_disconnect_is_refused() {
-    let response = Daemon::start().connect().request("POST", "/command", &[("OpenSandbox-On-Disconnect", "explode")], br#"{"command":"true"}"#);
+    let response = Daemon::start().connect().request(
+        "POST",
+        "/command",
+        &[("OpenSandbox-On-Disconnect", "explode")],
+        br#"{"command":"true"}"#,
+    );
     response.refuses(400, "INVALID_REQUEST_BODY", "explode");
 }
 
@@ -446,7 +471,12 @@ fn os_043_an_id_is_known_from_the_moment_it_is_visible() {
     for round in 0..60 {
         let background = round % 2 == 0;
         let mut connection = daemon.connect();
-        connection.send("POST", "/command", &[], json!({"command": "sleep 987", "background": background}).to_string().as_bytes());
+        connection.send(
+            "POST",
+            "/command",
+            &[],
+            json!({"command": "sleep 987", "background": background}).to_string().as_bytes(),
+        );
         connection.head();
         let run = Run::parse(&connection.chunk().expect("the first events"));
         let id = run.id();
@@ -513,7 +543,10 @@ fn os_048_an_error_always_has_its_three_keys_and_the_systems_words() {
     assert!(missing.end().contains("no such file or directory"), "{}", missing.end());
     let forbidden = daemon.run(json!({"argv": ["/etc/passwd"]}));
     assert!(forbidden.end().contains("permission denied"), "{}", forbidden.end());
-    assert_eq!(forbidden.events.iter().map(|event| event["type"].as_str().expect("a type")).collect::<Vec<_>>(), ["init", "error"]);
+    assert_eq!(
+        forbidden.events.iter().map(|event| event["type"].as_str().expect("a type")).collect::<Vec<_>>(),
+        ["init", "error"]
+    );
 }
 
 #[test]

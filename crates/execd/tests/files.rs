@@ -14,7 +14,9 @@ use support::{Daemon, Response};
 fn multipart(files: &[(Value, &[u8])]) -> Vec<u8> {
     let mut body = Vec::new();
     for (metadata, content) in files {
-        body.extend_from_slice(b"--B\r\nContent-Disposition: form-data; name=\"metadata\"; filename=\"metadata\"\r\n\r\n");
+        body.extend_from_slice(
+            b"--B\r\nContent-Disposition: form-data; name=\"metadata\"; filename=\"metadata\"\r\n\r\n",
+        );
         body.extend_from_slice(metadata.to_string().as_bytes());
         body.extend_from_slice(b"\r\n--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n");
         body.extend_from_slice(content);
@@ -51,9 +53,15 @@ fn info_describes_links_themselves_and_keys_by_the_given_path() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).expect("chmod");
     symlink("nowhere", daemon.path("l")).expect("a link");
     let odd = format!("{}/./f", daemon.path(""));
-    let info = daemon.get(&format!("/files/info?path={odd}&path={}&path=/dev/null&path={}", daemon.path("l"), daemon.path(""))).ok().json();
+    let info = daemon
+        .get(&format!("/files/info?path={odd}&path={}&path=/dev/null&path={}", daemon.path("l"), daemon.path("")))
+        .ok()
+        .json();
     let first = &info[&odd];
-    assert_eq!((&first["path"], &first["type"], &first["size"], &first["mode"]), (&json!(file), &json!("file"), &json!(5), &json!(640)));
+    assert_eq!(
+        (&first["path"], &first["type"], &first["size"], &first["mode"]),
+        (&json!(file), &json!("file"), &json!(5), &json!(640))
+    );
     assert_eq!((&first["owner"], &first["group"]), (&json!("root"), &json!("root")));
     assert!(first["modified_at"].as_str().is_some_and(|time| time.ends_with('Z')) && first["created_at"].is_string());
     assert_eq!(info[&daemon.path("l")]["type"], "symlink");
@@ -70,18 +78,29 @@ fn ex_015_wrong_kinds_are_refused_by_path_and_nothing_changes() {
     fs::create_dir(&directory).expect("a directory");
     let in_directory = write(&daemon, "d/x", "x");
     daemon.get(&format!("/files/download?path={directory}")).refuses(400, "INVALID_FILE", &directory);
-    upload(&daemon, &[(json!({"path": daemon.path("new")}), b"n"), (json!({"path": directory}), b"d")]).refuses(400, "INVALID_FILE", &directory);
+    upload(&daemon, &[(json!({"path": daemon.path("new")}), b"n"), (json!({"path": directory}), b"d")]).refuses(
+        400,
+        "INVALID_FILE",
+        &directory,
+    );
     assert!(!fs::exists(daemon.path("new")).expect("a look"), "no file of a refused upload stays");
     daemon.get(&format!("/directories/list?path={file}")).refuses(400, "INVALID_FILE", &file);
     daemon.delete(&format!("/files?path={file}&path={directory}")).refuses(400, "INVALID_FILE", &directory);
-    daemon.post("/files/replace", &json!({ &directory: {"old": "a", "new": "b"} })).refuses(400, "INVALID_FILE", &directory);
+    daemon.post("/files/replace", &json!({ &directory: {"old": "a", "new": "b"} })).refuses(
+        400,
+        "INVALID_FILE",
+        &directory,
+    );
     daemon.post("/files/mv", &json!([{"src": file, "dest": directory}])).refuses(400, "INVALID_FILE", &directory);
     daemon.get(&format!("/files/search?path={file}")).refuses(400, "INVALID_FILE", &file);
     daemon.post("/files/mv", &json!([])).refuses(400, "INVALID_REQUEST_BODY", "empty");
     daemon.delete("/files").refuses(400, "MISSING_QUERY", "path");
     daemon.delete("/directories").refuses(400, "MISSING_QUERY", "path");
     daemon.get("/files/download").refuses(400, "MISSING_QUERY", "path");
-    assert_eq!((fs::read_to_string(&file).expect("kept"), fs::read_to_string(&in_directory).expect("kept")), ("text".into(), "x".into()));
+    assert_eq!(
+        (fs::read_to_string(&file).expect("kept"), fs::read_to_string(&in_directory).expect("kept")),
+        ("text".into(), "x".into())
+    );
 }
 
 #[test]
@@ -97,7 +116,9 @@ fn ex_015_broken_uploads_are_named_and_change_nothing() {
         refused(upload_raw(&daemon, &whole[..end]), "INVALID_FILE", "boundary");
     }
     refused(daemon.connect().request("POST", "/files/upload", &[], &whole), "INVALID_FILE", "multipart");
-    let part = |name: &str, text: &str| format!("--B\r\nContent-Disposition: form-data; name=\"{name}\"; filename=\"x\"\r\n\r\n{text}\r\n");
+    let part = |name: &str, text: &str| {
+        format!("--B\r\nContent-Disposition: form-data; name=\"{name}\"; filename=\"x\"\r\n\r\n{text}\r\n")
+    };
     let metadata = part("metadata", &json!({"path": path}).to_string());
     let cases = [
         (part("file", "x"), "INVALID_FILE_METADATA", "metadata"),
@@ -113,7 +134,10 @@ fn ex_015_broken_uploads_are_named_and_change_nothing() {
     }
     let owner = json!({"path": path, "owner": "nosuch"});
     refused(upload(&daemon, &[(owner, b"x")]), "INVALID_REQUEST_BODY", "nosuch");
-    let left: Vec<_> = fs::read_dir(daemon.directory()).expect("the directory").map(|entry| entry.expect("an entry").file_name()).collect();
+    let left: Vec<_> = fs::read_dir(daemon.directory())
+        .expect("the directory")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
     assert_eq!(left, ["f"], "no temporary file is left");
 }
 
@@ -161,7 +185,11 @@ fn an_upload_over_a_file_keeps_its_mode_owner_and_links() {
     std::os::unix::fs::chown(&path, Some(65534), Some(1)).expect("chown");
     symlink("f", daemon.path("link")).expect("a link");
     symlink("later", daemon.path("dangling")).expect("a link");
-    upload(&daemon, &[(json!({"path": daemon.path("link")}), b"new"), (json!({"path": daemon.path("dangling")}), b"made")]).ok();
+    upload(
+        &daemon,
+        &[(json!({"path": daemon.path("link")}), b"new"), (json!({"path": daemon.path("dangling")}), b"made")],
+    )
+    .ok();
     let found = fs::metadata(&path).expect("the file");
     assert_eq!((found.uid(), found.gid(), mode(&path)), (65534, 1, 0o600));
     assert_eq!(fs::read_to_string(&path).expect("the file"), "new");
@@ -181,10 +209,17 @@ fn ex_035_an_upload_honours_what_the_daemons_user_may() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).expect("chmod");
     let inode = fs::metadata(&file).expect("a file").ino();
     upload(&daemon, &[(json!({"path": file}), b"new")]).ok();
-    assert_eq!((fs::read_to_string(&file).expect("written"), fs::metadata(&file).expect("a file").ino()), ("new".into(), inode));
+    assert_eq!(
+        (fs::read_to_string(&file).expect("written"), fs::metadata(&file).expect("a file").ino()),
+        ("new".into(), inode)
+    );
     daemon.post("/files/replace", &json!({ &file: {"old": "new", "new": "newer"} })).ok();
     assert_eq!(fs::read_to_string(&file).expect("written"), "newer");
-    upload(&daemon, &[(json!({"path": format!("{directory}/new")}), b"x")]).refuses(400, "INVALID_FILE", "permission denied");
+    upload(&daemon, &[(json!({"path": format!("{directory}/new")}), b"x")]).refuses(
+        400,
+        "INVALID_FILE",
+        "permission denied",
+    );
     let sysfs = upload(&daemon, &[(json!({"path": "/proc/new"}), b"x")]);
     assert!((400..500).contains(&sysfs.status), "{}", sysfs.text());
     let chown = upload(&daemon, &[(json!({"path": daemon.path("mine"), "owner": "root"}), b"x")]);
@@ -244,7 +279,10 @@ fn a_download_has_the_published_headers() {
     let modified = response.header("last-modified").expect("a date").to_owned();
     write(&daemon, "ä\"", "x");
     let odd = daemon.get(&format!("/files/download?path={}/%C3%A4%22", daemon.path(""))).ok();
-    assert_eq!(odd.header("content-disposition"), Some("attachment; filename=\"%C3%A4%22\"; filename*=UTF-8''%C3%A4%22"));
+    assert_eq!(
+        odd.header("content-disposition"),
+        Some("attachment; filename=\"%C3%A4%22\"; filename*=UTF-8''%C3%A4%22")
+    );
     let url = format!("/files/download?path={}", path.replace(' ', "%20"));
     let conditional = |name: &str, value: &str| daemon.connect().request("GET", &url, &[(name, value)], b"").status;
     assert_eq!(conditional("If-Modified-Since", &modified), 304);
@@ -252,8 +290,14 @@ fn a_download_has_the_published_headers() {
     assert_eq!(conditional("If-Unmodified-Since", "Thu, 01 Jan 1970 00:00:00 GMT"), 412);
     daemon.get("/files/download?path=/nope").refuses(404, "FILE_NOT_FOUND", "/nope");
     daemon.get("/files/download?path=/dev/zero").refuses(400, "INVALID_FILE", "/dev/zero");
-    assert_eq!(daemon.get(&format!("/files/download?path={}", write(&daemon, "empty", ""))).ok().header("content-length"), Some("0"));
-    assert!(daemon.get("/files/download?path=/proc/version").ok().text().ends_with('\n'), "files that say 0 and hold more");
+    assert_eq!(
+        daemon.get(&format!("/files/download?path={}", write(&daemon, "empty", ""))).ok().header("content-length"),
+        Some("0")
+    );
+    assert!(
+        daemon.get("/files/download?path=/proc/version").ok().text().ends_with('\n'),
+        "files that say 0 and hold more"
+    );
 }
 
 #[test]
@@ -270,7 +314,11 @@ fn ranges_follow_the_contract() {
         ("bytes=50-60,2-3", "23", "bytes 2-3/10"),
     ] {
         let response = range(asked);
-        assert_eq!((response.status, response.text().as_str(), response.header("content-range")), (206, text, Some(content_range)), "{asked}");
+        assert_eq!(
+            (response.status, response.text().as_str(), response.header("content-range")),
+            (206, text, Some(content_range)),
+            "{asked}"
+        );
     }
     for malformed in ["bytes=", "bytes=x-", "bytes=3-1", "lines=1-2", "bytes=1"] {
         let response = range(malformed);
@@ -286,7 +334,9 @@ fn line_windows_follow_the_contract() {
     let daemon = Daemon::start();
     let url = format!("/files/download?path={}", write(&daemon, "f", "one\r\ntwo\nthree\n"));
     let window = |query: &str| daemon.get(&format!("{url}&{query}"));
-    for (query, text) in [("offset=1", "one\ntwo\nthree"), ("offset=2&limit=1", "two"), ("limit=2", "one\ntwo"), ("offset=9", "")] {
+    for (query, text) in
+        [("offset=1", "one\ntwo\nthree"), ("offset=2&limit=1", "two"), ("limit=2", "one\ntwo"), ("offset=9", "")]
+    {
         let response = window(query).ok();
         assert_eq!(response.text(), text, "{query}");
         assert_eq!(response.header("content-type"), Some("text/plain; charset=utf-8"));
@@ -294,7 +344,11 @@ fn line_windows_follow_the_contract() {
     for query in ["offset=0", "limit=0", "offset=-1", "limit=x"] {
         window(query).refuses(400, "INVALID_REQUEST_BODY", &query[..5]);
     }
-    daemon.connect().request("GET", &format!("{url}&offset=1"), &[("Range", "bytes=0-1")], b"").refuses(400, "INVALID_REQUEST_BODY", "Range");
+    daemon.connect().request("GET", &format!("{url}&offset=1"), &[("Range", "bytes=0-1")], b"").refuses(
+        400,
+        "INVALID_REQUEST_BODY",
+        "Range",
+    );
 }
 
 #[test]
@@ -308,8 +362,13 @@ fn os_057_a_move_says_which_item_failed() {
     moved(json!([{"src": a, "dest": daemon.path("new/dir/a")}])).ok();
     moved(json!([{"src": daemon.path("new"), "dest": daemon.path("other")}])).ok();
     assert_eq!(fs::read_to_string(daemon.path("other/dir/a")).expect("moved"), "a");
-    moved(json!([{"src": daemon.path("other"), "dest": daemon.path("other/dir/self")}])).refuses(400, "INVALID_FILE", "itself");
-    let second = moved(json!([{"src": b, "dest": daemon.path("c")}, {"src": daemon.path("nope"), "dest": daemon.path("d")}]));
+    moved(json!([{"src": daemon.path("other"), "dest": daemon.path("other/dir/self")}])).refuses(
+        400,
+        "INVALID_FILE",
+        "itself",
+    );
+    let second =
+        moved(json!([{"src": b, "dest": daemon.path("c")}, {"src": daemon.path("nope"), "dest": daemon.path("d")}]));
     second.refuses(404, "FILE_NOT_FOUND", "item 2 of 2");
     assert!(second.text().contains("1 moved before it"), "{}", second.text());
     assert_eq!(fs::read_to_string(daemon.path("c")).expect("the first item was moved"), "b");
@@ -342,8 +401,16 @@ fn os_059_permissions_are_checked_whole_before_any_is_set() {
         fs::set_permissions(path, fs::Permissions::from_mode(0o644)).expect("chmod");
     }
     let set = |items: Value| daemon.post("/files/permissions", &items);
-    set(json!({ &a: {"mode": 600}, &b: {"mode": 600, "owner": "nosuch"} })).refuses(400, "INVALID_REQUEST_BODY", "nosuch");
-    set(json!({ &a: {"mode": 600}, &b: {"mode": 600, "group": "nosuch"} })).refuses(400, "INVALID_REQUEST_BODY", "nosuch");
+    set(json!({ &a: {"mode": 600}, &b: {"mode": 600, "owner": "nosuch"} })).refuses(
+        400,
+        "INVALID_REQUEST_BODY",
+        "nosuch",
+    );
+    set(json!({ &a: {"mode": 600}, &b: {"mode": 600, "group": "nosuch"} })).refuses(
+        400,
+        "INVALID_REQUEST_BODY",
+        "nosuch",
+    );
     set(json!({ &a: {"mode": 600}, "/nope": {"mode": 600} })).refuses(404, "FILE_NOT_FOUND", "/nope");
     set(json!({ &a: {"mode": 493} })).refuses(400, "INVALID_REQUEST_BODY", "493");
     set(json!({ &a: {"mode": "0755"} })).refuses(400, "INVALID_REQUEST_BODY", "JSON");
@@ -363,9 +430,16 @@ fn os_063_replace_counts_keeps_and_is_whole() {
     std::os::unix::fs::chown(&path, Some(65534), Some(1)).expect("chown");
     let replace = |verbose: &str, items: Value| daemon.post(&format!("/files/replace{verbose}"), &items);
     replace("", json!({ &path: {"old": "", "new": "x"} })).refuses(400, "INVALID_REQUEST_BODY", "old");
-    replace("", json!({ &path: {"old": "a", "new": "x"}, "/nope": {"old": "a", "new": "x"} })).refuses(404, "FILE_NOT_FOUND", "/nope");
+    replace("", json!({ &path: {"old": "a", "new": "x"}, "/nope": {"old": "a", "new": "x"} })).refuses(
+        404,
+        "FILE_NOT_FOUND",
+        "/nope",
+    );
     assert_eq!(fs::read_to_string(&path).expect("untouched"), "a\r\nb a\r\n");
-    assert_eq!(replace("?verbose=true", json!({ &path: {"old": "a", "new": "ää"} })).ok().json(), json!({ &path: {"replacedCount": 2} }));
+    assert_eq!(
+        replace("?verbose=true", json!({ &path: {"old": "a", "new": "ää"} })).ok().json(),
+        json!({ &path: {"replacedCount": 2} })
+    );
     assert_eq!(replace("", json!({ &path: {"old": "b", "new": ""} })).ok().text(), "");
     assert_eq!(replace("?verbose=1", json!({ &path: {"old": "none", "new": ""} })).ok().text(), "");
     assert_eq!(fs::read_to_string(&path).expect("replaced"), "ää\r\n ää\r\n");
@@ -446,7 +520,11 @@ fn ex_038_attack_13_strict_mode_follows_no_link() {
     let get = |path: String| daemon.connect().request("GET", &format!("/files/download?path={path}"), &strict, b"");
     assert_eq!(get(daemon.path("w/a/x")).ok().text(), "x");
     get(daemon.path("w/a/last")).refuses(400, "INVALID_FILE", "symbolic link");
-    daemon.connect().request("GET", "/files/info", &[("OpenSandbox-Resolve", "maybe")], b"").refuses(400, "INVALID_REQUEST_BODY", "maybe");
+    daemon.connect().request("GET", "/files/info", &[("OpenSandbox-Resolve", "maybe")], b"").refuses(
+        400,
+        "INVALID_REQUEST_BODY",
+        "maybe",
+    );
     // A directory that becomes a link and back, as fast as it can, while files are uploaded through it.
     std::thread::scope(|scope| {
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
@@ -511,13 +589,19 @@ fn listing_follows_the_contract() {
     let list = |query: &str| -> Vec<String> {
         let found = daemon.get(&format!("/directories/list?path={}{query}", daemon.path(""))).ok().json();
         let root = format!("{}/", daemon.directory().display());
-        found.as_array().expect("a list").iter().map(|entry| entry["path"].as_str().expect("a path").replace(&root, "")).collect()
+        found
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|entry| entry["path"].as_str().expect("a path").replace(&root, ""))
+            .collect()
     };
     assert_eq!(list(""), ["B", "a", "b", "link"]);
     assert_eq!(list("&depth=2"), ["B", "a", "b", "b/c", "b/x", "link"]);
     assert_eq!(list("&depth=9"), ["B", "a", "b", "b/c", "b/c/deep", "b/x", "link"]);
     assert!(list("&depth=0").is_empty());
-    let refused = |path: &str, status, code| daemon.get(&format!("/directories/list?path={path}")).refuses(status, code, path);
+    let refused =
+        |path: &str, status, code| daemon.get(&format!("/directories/list?path={path}")).refuses(status, code, path);
     refused(&daemon.path("nope"), 404, "FILE_NOT_FOUND");
     refused(&daemon.path("link"), 400, "INVALID_FILE");
     for depth in ["-1", "x"] {
@@ -537,14 +621,23 @@ fn search_matches_base_names() {
     let search = |pattern: &str| -> Vec<String> {
         let found = daemon.get(&format!("/files/search?path={}&pattern={pattern}", daemon.path(""))).ok().json();
         let root = format!("{}/", daemon.directory().display());
-        found.as_array().expect("a list").iter().map(|entry| entry["path"].as_str().expect("a path").replace(&root, "")).collect()
+        found
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|entry| entry["path"].as_str().expect("a path").replace(&root, ""))
+            .collect()
     };
     assert_eq!(search("*.py"), ["src/a.py", "src/deep.py/b.py", "src/l.py"]);
     assert_eq!(search("").len(), 5, "everything that is no directory: {:?}", search(""));
     assert!(search("src/*.py").is_empty());
     assert_eq!(search("%5C!x"), ["!x"]);
     assert_eq!(search("[ac].{py,txt}"), ["src/a.py", "src/c.txt"]);
-    daemon.get(&format!("/files/search?path={}&pattern=!x", daemon.path(""))).refuses(400, "INVALID_REQUEST_BODY", "!x");
+    daemon.get(&format!("/files/search?path={}&pattern=!x", daemon.path(""))).refuses(
+        400,
+        "INVALID_REQUEST_BODY",
+        "!x",
+    );
     daemon.get("/files/search?path=/nope").refuses(404, "FILE_NOT_FOUND", "/nope");
     daemon.get("/files/search").refuses(400, "MISSING_QUERY", "path");
 }
@@ -553,7 +646,14 @@ fn search_matches_base_names() {
 fn a_listing_of_many_files_streams() {
     let daemon = Daemon::start();
     let full = daemon.path("full");
-    assert_eq!(daemon.shell(&format!("mkdir {full} && cd {full} && seq -f 'a-rather-long-name-for-a-file-%g' 30000 | xargs touch")).end(), "0");
+    assert_eq!(
+        daemon
+            .shell(&format!(
+                "mkdir {full} && cd {full} && seq -f 'a-rather-long-name-for-a-file-%g' 30000 | xargs touch"
+            ))
+            .end(),
+        "0"
+    );
     let before = daemon.status_kib("VmRSS");
     let found = daemon.get(&format!("/directories/list?path={full}")).ok().json();
     assert_eq!(found.as_array().expect("a list").len(), 30_000);

@@ -14,7 +14,11 @@ fn serve(connections: usize, answer: impl Fn(&mut BufReader<std::net::TcpStream>
     serve_on("127.0.0.1:0", connections, answer)
 }
 
-fn serve_on(address: &str, connections: usize, answer: impl Fn(&mut BufReader<std::net::TcpStream>) + Send + 'static) -> u16 {
+fn serve_on(
+    address: &str,
+    connections: usize,
+    answer: impl Fn(&mut BufReader<std::net::TcpStream>) + Send + 'static,
+) -> u16 {
     let listener = TcpListener::bind(address).expect("a port");
     let port = listener.local_addr().expect("an address").port();
     std::thread::spawn(move || {
@@ -43,7 +47,11 @@ fn head(stream: &mut BufReader<std::net::TcpStream>) -> Vec<String> {
 fn echo_head(stream: &mut BufReader<std::net::TcpStream>) {
     let lines = head(stream).join("\n");
     let length = lines.len();
-    write!(stream.get_mut(), "HTTP/1.1 201 Created\r\nX-From: port\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{lines}").expect("sent");
+    write!(
+        stream.get_mut(),
+        "HTTP/1.1 201 Created\r\nX-From: port\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{lines}"
+    )
+    .expect("sent");
 }
 
 /// A port on which nothing listens.
@@ -57,7 +65,14 @@ fn attack_34_every_route_wants_the_token() {
     daemon.get("/ping").ok();
     let support::Target::Tcp(address, _) = daemon.target() else { panic!("TCP") };
     let stranger = support::Target::Tcp(address, None);
-    for (method, path) in [("GET", "/ping"), ("POST", "/command"), ("GET", "/files/info"), ("POST", "/files/upload"), ("GET", "/proxy/1/"), ("GET", "/nope")] {
+    for (method, path) in [
+        ("GET", "/ping"),
+        ("POST", "/command"),
+        ("GET", "/files/info"),
+        ("POST", "/files/upload"),
+        ("GET", "/proxy/1/"),
+        ("GET", "/nope"),
+    ] {
         let response = Connection::open(&stranger).request(method, path, &[], b"{}");
         response.refuses(401, "UNAUTHORIZED", "X-EXECD-ACCESS-TOKEN");
         assert_eq!(response.json()["error"], "Unauthorized: invalid or missing header X-EXECD-ACCESS-TOKEN");
@@ -70,7 +85,9 @@ fn attack_34_every_route_wants_the_token() {
 #[test]
 fn unknown_routes_are_404_and_rooms_of_later_501() {
     let daemon = Daemon::start();
-    for (method, path) in [("GET", "/nope"), ("POST", "/ping"), ("GET", "/command"), ("GET", "/"), ("PUT", "/files/info")] {
+    for (method, path) in
+        [("GET", "/nope"), ("POST", "/ping"), ("GET", "/command"), ("GET", "/"), ("PUT", "/files/info")]
+    {
         let response = daemon.connect().request(method, path, &[], b"");
         assert_eq!((response.status, response.text().as_str()), (404, "404 page not found"), "{method} {path}");
     }
@@ -107,7 +124,12 @@ fn the_proxy_forwards_method_path_query_body_and_hides_the_token() {
         let mut body = [0; 4];
         stream.read_exact(&mut body).expect("the body");
         let text = format!("{}\n{}", lines.join("\n"), String::from_utf8_lossy(&body));
-        write!(stream.get_mut(), "HTTP/1.1 418 Teapot\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{text}\r\n0\r\n\r\n", text.len()).expect("sent");
+        write!(
+            stream.get_mut(),
+            "HTTP/1.1 418 Teapot\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{text}\r\n0\r\n\r\n",
+            text.len()
+        )
+        .expect("sent");
     });
     let headers = [("X-Own", "yes"), ("Connection", "X-Hop"), ("X-Hop", "no")];
     let response = daemon.connect().request("PATCH", &format!("/proxy/{port}/a%20b/c?x=1&y=%2F"), &headers, b"body");
@@ -156,8 +178,15 @@ fn the_proxy_relays_an_upgrade_raw() {
     let daemon = Daemon::start();
     let port = serve(1, |stream| {
         let lines = head(stream);
-        assert!(lines.contains(&"upgrade: websocket".to_owned()) && lines.contains(&"connection: upgrade".to_owned()), "{lines:?}");
-        write!(stream.get_mut(), "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nhello").expect("sent");
+        assert!(
+            lines.contains(&"upgrade: websocket".to_owned()) && lines.contains(&"connection: upgrade".to_owned()),
+            "{lines:?}"
+        );
+        write!(
+            stream.get_mut(),
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nhello"
+        )
+        .expect("sent");
         let mut frame = [0; 5];
         stream.read_exact(&mut frame).expect("a frame");
         stream.get_mut().write_all(&frame).expect("sent");
@@ -255,7 +284,8 @@ fn os_090_limits_and_use_are_the_sandboxs_own() {
     group.set("memory", "memory.limit_in_bytes", &limit.to_string());
     group.set("cpu", "cpu.cfs_period_us", "100000");
     group.set("cpu", "cpu.cfs_quota_us", "50000");
-    let enter = format!("for place in {}; do echo $$ > $place/cgroup.procs; done; exec \"$@\"", group.places().join(" "));
+    let enter =
+        format!("for place in {}; do echo $$ > $place/cgroup.procs; done; exec \"$@\"", group.places().join(" "));
     let mut shell = std::process::Command::new("bash");
     shell.args(["-c", &enter, "bash", env!("CARGO_BIN_EXE_execd")]);
     let daemon = Daemon::wrapped(shell, |_| {});
@@ -285,7 +315,10 @@ impl Group {
     }
 
     fn places(&self) -> Vec<String> {
-        ["cpu", "cpuacct", "memory"].iter().map(|controller| format!("/sys/fs/cgroup/{controller}/{}", self.0)).collect()
+        ["cpu", "cpuacct", "memory"]
+            .iter()
+            .map(|controller| format!("/sys/fs/cgroup/{controller}/{}", self.0))
+            .collect()
     }
 
     fn set(&self, controller: &str, file: &str, value: &str) {

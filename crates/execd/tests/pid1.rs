@@ -125,7 +125,9 @@ fn attack_34_no_token_no_answer_and_children_inherit_nothing() {
             stranger.get(route).refuses(401, "UNAUTHORIZED", "X-EXECD-ACCESS-TOKEN");
         }
     }
-    let run = sandbox.target().run(json!({"command": "ls /proc/self/fd; cat /proc/1/environ /proc/1/cmdline | tr '\\0' ' '", "uid": 65534}));
+    let run = sandbox
+        .target()
+        .run(json!({"command": "ls /proc/self/fd; cat /proc/1/environ /proc/1/cmdline | tr '\\0' ' '", "uid": 65534}));
     assert!(run.stdout().starts_with("0\n1\n2\n3\n"), "{}", run.stdout());
     assert!(!run.stdout().contains("t0ken"));
     let main = sandbox.target().shell("ls -l /proc/$(pgrep -x sleep)/fd | wc -l");
@@ -175,7 +177,8 @@ const CHROOT: &str = "
     cp /etc/passwd /etc/group $R/etc; cp $EXECD $R/execd";
 
 fn in_chroot(prelude: &str) -> Sandbox {
-    let mut sandbox = Sandbox::boot_in(&config(&["/usr/bin/sleep", "987"]), &format!("{CHROOT}; {prelude}; exec chroot $R /execd"));
+    let mut sandbox =
+        Sandbox::boot_in(&config(&["/usr/bin/sleep", "987"]), &format!("{CHROOT}; {prelude}; exec chroot $R /execd"));
     assert_eq!(sandbox.next_status(), Some(StatusLine::Ready));
     sandbox
 }
@@ -196,7 +199,12 @@ fn os_046_a_deleted_tmp_is_no_loss() {
     assert_eq!(target.get(&format!("/command/{before}/logs")).ok().text(), "before\n");
     let body = "--B\r\nContent-Disposition: form-data; name=\"metadata\"; filename=\"m\"\r\n\r\n{\"path\":\"/tmp/new/file\"}\r\n\
         --B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\nhello\r\n--B--\r\n";
-    let upload = support::Connection::open(&target).request("POST", "/files/upload", &[("Content-Type", "multipart/form-data; boundary=B")], body.as_bytes());
+    let upload = support::Connection::open(&target).request(
+        "POST",
+        "/files/upload",
+        &[("Content-Type", "multipart/form-data; boundary=B")],
+        body.as_bytes(),
+    );
     assert_eq!(upload.status, 200, "{}", upload.text());
     assert_eq!(target.get("/files/download?path=/tmp/new/file").ok().text(), "hello");
 }
@@ -216,7 +224,9 @@ fn os_047_without_bash_sh_is_used_and_without_any_shell_that_is_said() {
     let sandbox = in_chroot("mount --bind /etc/passwd $R/usr/bin/bash");
     let target = sandbox.target();
     assert_eq!(target.shell("echo $0").stdout(), format!("{}\n", "sh"));
-    let sandbox = in_chroot("for shell in bash dash sh; do mount --bind /etc/passwd $R/usr/bin/$(basename $(readlink -f /usr/bin/$shell)); done");
+    let sandbox = in_chroot(
+        "for shell in bash dash sh; do mount --bind /etc/passwd $R/usr/bin/$(basename $(readlink -f /usr/bin/$shell)); done",
+    );
     let target = sandbox.target();
     let run = target.shell("echo $0");
     assert!(run.end().contains("no shell"), "{}", run.end());

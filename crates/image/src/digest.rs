@@ -39,12 +39,7 @@ impl FromStr for Digest {
         text.strip_prefix("sha256:")
             .and_then(|digits| digits.parse().ok())
             .map(Self)
-            .ok_or_else(|| {
-                format!(
-                    "{:?} is not a sha256 digest",
-                    text.chars().take(100).collect::<String>()
-                )
-            })
+            .ok_or_else(|| format!("{:?} is not a sha256 digest", text.chars().take(100).collect::<String>()))
     }
 }
 
@@ -86,10 +81,7 @@ pub(crate) struct HashingReader<R> {
 
 impl<R: Read> HashingReader<R> {
     pub(crate) fn new(inner: R) -> Self {
-        Self {
-            inner,
-            hasher: Sha256::new(),
-        }
+        Self { inner, hasher: Sha256::new() }
     }
 
     pub(crate) fn finish(self) -> Digest {

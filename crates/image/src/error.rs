@@ -50,9 +50,7 @@ pub enum Error {
         authenticated: bool,
     },
     /// The registry asks for fewer requests.
-    #[error(
-        "registry {registry} limits requests; try later, or give credentials for a higher limit"
-    )]
+    #[error("registry {registry} limits requests; try later, or give credentials for a higher limit")]
     RateLimited {
         /// The registry that refused.
         registry: String,
@@ -207,44 +205,28 @@ pub enum Error {
 fn list(platforms: &[Platform]) -> String {
     match platforms {
         [] => "none".to_owned(),
-        some => some
-            .iter()
-            .map(Platform::to_string)
-            .collect::<Vec<_>>()
-            .join(", "),
+        some => some.iter().map(Platform::to_string).collect::<Vec<_>>().join(", "),
     }
 }
 
 impl Error {
     pub(crate) fn io(operation: &'static str, path: &Path, source: io::Error) -> Self {
         match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace {
-                operation: format!("{operation} {}", path.display()),
-            },
-            _ => Self::Io {
-                operation,
-                path: path.to_owned(),
-                source: Arc::new(source),
-            },
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::NoSpace { operation: format!("{operation} {}", path.display()) }
+            }
+            _ => Self::Io { operation, path: path.to_owned(), source: Arc::new(source) },
         }
     }
 
     pub(crate) fn unpack(layer: &LayerId, source: UnpackError) -> Self {
         match source {
-            UnpackError::NoSpace => Self::NoSpace {
-                operation: format!("unpack layer {layer}"),
-            },
-            source => Self::Unpack {
-                layer: layer.clone(),
-                source,
-            },
+            UnpackError::NoSpace => Self::NoSpace { operation: format!("unpack layer {layer}") },
+            source => Self::Unpack { layer: layer.clone(), source },
         }
     }
 
     pub(crate) fn malformed(what: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self::Malformed {
-            what: what.into(),
-            reason: reason.into(),
-        }
+        Self::Malformed { what: what.into(), reason: reason.into() }
     }
 }

@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use crate::LayerId;
 use crate::layers::Area;
-use crate::unpack::{
-    BoxFuture, Compression, LayerStats, Limits, Ownership, Unpack, UnpackError, unpack_layer,
-};
+use crate::unpack::{BoxFuture, Compression, LayerStats, Limits, Ownership, Unpack, UnpackError, unpack_layer};
 
 /// Unpacks in this process, without confinement: for tests and tools, not for strangers' images.
 #[derive(Debug, Clone)]
@@ -28,11 +26,7 @@ impl InProcess {
             true => Ownership::Keep,
             false => Ownership::Current,
         };
-        Ok(Self {
-            area: Arc::new(Area::open(root)?),
-            ownership,
-            limits,
-        })
+        Ok(Self { area: Arc::new(Area::open(root)?), ownership, limits })
     }
 
     /// The directory of the layers.
@@ -47,9 +41,7 @@ impl InProcess {
         let this = self.clone();
         tokio::task::spawn_blocking(move || work(&this))
             .await
-            .map_err(|e| UnpackError::Process {
-                reason: e.to_string(),
-            })?
+            .map_err(|e| UnpackError::Process { reason: e.to_string() })?
     }
 }
 
@@ -63,14 +55,7 @@ impl Unpack for InProcess {
         let layer = layer.clone();
         Box::pin(self.run(move |this| {
             let draft = this.area.begin()?;
-            let stats = unpack_layer(
-                blob,
-                compression,
-                draft.root(),
-                &layer,
-                this.ownership,
-                &this.limits,
-            )?;
+            let stats = unpack_layer(blob, compression, draft.root(), &layer, this.ownership, &this.limits)?;
             draft.commit(&layer, &stats)?;
             Ok(stats)
         }))

@@ -38,11 +38,7 @@ impl FromStr for LayerId {
     /// Reads the digits, with or without `sha256:` before them.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let digits = text.strip_prefix("sha256:").unwrap_or(text);
-        if digits.len() == HEX_DIGITS
-            && digits
-                .bytes()
-                .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-        {
+        if digits.len() == HEX_DIGITS && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
             Ok(Self(digits.to_owned()))
         } else {
             Err(InvalidLayerId)

@@ -42,10 +42,7 @@ pub(crate) struct Descriptor {
 impl Descriptor {
     /// Names that an OCI layout gives to what is pointed at, best first.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        [CONTAINERD_NAME, REF_NAME]
-            .into_iter()
-            .filter_map(|key| self.annotations.get(key))
-            .map(String::as_str)
+        [CONTAINERD_NAME, REF_NAME].into_iter().filter_map(|key| self.annotations.get(key)).map(String::as_str)
     }
 
     fn platform(&self) -> Option<Platform> {
@@ -98,27 +95,16 @@ impl Document {
                 advice: "push the image again with a current tool",
             });
         }
-        match (
-            value.get("manifests").is_some(),
-            value.get("layers").is_some(),
-        ) {
-            (true, false) => serde_json::from_value(value)
-                .map(Self::Index)
-                .map_err(malformed),
+        match (value.get("manifests").is_some(), value.get("layers").is_some()) {
+            (true, false) => serde_json::from_value(value).map(Self::Index).map_err(malformed),
             (false, true) => {
                 let manifest: Manifest = serde_json::from_value(value).map_err(malformed)?;
                 manifest.verify(what)?;
                 Ok(Self::Manifest(manifest))
             }
             // Two readers would see two images in it (CVE-2021-41190).
-            (true, true) => Err(Error::malformed(
-                what,
-                "it is an index and a manifest at once",
-            )),
-            (false, false) => Err(Error::malformed(
-                what,
-                "it is neither an index nor a manifest",
-            )),
+            (true, true) => Err(Error::malformed(what, "it is an index and a manifest at once")),
+            (false, false) => Err(Error::malformed(what, "it is neither an index nor a manifest")),
         }
     }
 }
@@ -127,8 +113,7 @@ impl Manifest {
     fn verify(&self, what: &str) -> Result<(), Error> {
         if !matches!(
             self.config.media_type.as_str(),
-            "" | "application/vnd.oci.image.config.v1+json"
-                | "application/vnd.docker.container.image.v1+json"
+            "" | "application/vnd.oci.image.config.v1+json" | "application/vnd.docker.container.image.v1+json"
         ) {
             return Err(Error::MediaType {
                 what: what.to_owned(),
@@ -137,19 +122,13 @@ impl Manifest {
             });
         }
         if self.layers.len() > MAX_LAYERS {
-            return Err(Error::malformed(
-                what,
-                format!("it has more than {MAX_LAYERS} layers"),
-            ));
+            return Err(Error::malformed(what, format!("it has more than {MAX_LAYERS} layers")));
         }
         for layer in &self.layers {
-            let is_tar = [
-                "application/vnd.oci.image.layer.",
-                "application/vnd.docker.image.rootfs.",
-            ]
-            .iter()
-            .filter_map(|prefix| layer.media_type.strip_prefix(prefix))
-            .any(|rest| !rest.contains("encrypted") && rest.contains("tar"));
+            let is_tar = ["application/vnd.oci.image.layer.", "application/vnd.docker.image.rootfs."]
+                .iter()
+                .filter_map(|prefix| layer.media_type.strip_prefix(prefix))
+                .any(|rest| !rest.contains("encrypted") && rest.contains("tar"));
             if !is_tar && !layer.media_type.is_empty() {
                 return Err(Error::MediaType {
                     what: format!("layer {} of {what}", layer.digest),
@@ -166,10 +145,7 @@ impl Manifest {
         }
         // At most MAX_LAYERS sizes of at most MAX_LAYER_BYTES cannot overflow.
         if self.layers.iter().map(|layer| layer.size).sum::<u64>() > MAX_IMAGE_BYTES {
-            return Err(Error::TooLarge {
-                what: what.to_owned(),
-                limit_bytes: MAX_IMAGE_BYTES,
-            });
+            return Err(Error::TooLarge { what: what.to_owned(), limit_bytes: MAX_IMAGE_BYTES });
         }
         Ok(())
     }
@@ -183,28 +159,18 @@ impl Index {
         {
             return Ok(only);
         }
-        let matching = || {
-            self.manifests
-                .iter()
-                .filter(|m| m.platform().is_some_and(|p| p.satisfies(wanted)))
-        };
+        let matching = || self.manifests.iter().filter(|m| m.platform().is_some_and(|p| p.satisfies(wanted)));
         // Among variants, the plain one is what every machine of the architecture runs.
         let plain = matching().find(|m| m.platform().is_some_and(|p| p.variant.is_none()));
-        plain
-            .or_else(|| matching().next())
-            .ok_or_else(|| Error::Platform {
-                reference: reference.to_owned(),
-                wanted: wanted.clone(),
-                available: self.platforms(),
-            })
+        plain.or_else(|| matching().next()).ok_or_else(|| Error::Platform {
+            reference: reference.to_owned(),
+            wanted: wanted.clone(),
+            available: self.platforms(),
+        })
     }
 
     fn platforms(&self) -> Vec<Platform> {
-        let mut platforms: Vec<Platform> = self
-            .manifests
-            .iter()
-            .filter_map(Descriptor::platform)
-            .collect();
+        let mut platforms: Vec<Platform> = self.manifests.iter().filter_map(Descriptor::platform).collect();
         platforms.sort();
         platforms.dedup();
         platforms
@@ -249,13 +215,9 @@ struct RawRootfs {
 
 impl Configuration {
     pub(crate) fn parse(bytes: &[u8], what: &str) -> Result<Self, Error> {
-        let raw: RawConfiguration =
-            serde_json::from_slice(bytes).map_err(|e| Error::malformed(what, e.to_string()))?;
+        let raw: RawConfiguration = serde_json::from_slice(bytes).map_err(|e| Error::malformed(what, e.to_string()))?;
         if raw.rootfs.diff_ids.len() > MAX_LAYERS {
-            return Err(Error::malformed(
-                what,
-                format!("it has more than {MAX_LAYERS} layers"),
-            ));
+            return Err(Error::malformed(what, format!("it has more than {MAX_LAYERS} layers")));
         }
         let process = raw.config.unwrap_or_default();
         let text = |text: Option<String>| text.filter(|text| !text.is_empty());
@@ -265,11 +227,7 @@ impl Configuration {
         };
         let config = ImageConfig {
             platform: Platform::new(
-                if raw.platform.os.is_empty() {
-                    "linux"
-                } else {
-                    &raw.platform.os
-                },
+                if raw.platform.os.is_empty() { "linux" } else { &raw.platform.os },
                 &if raw.platform.architecture.is_empty() {
                     Platform::current().architecture
                 } else {
@@ -277,40 +235,17 @@ impl Configuration {
                 },
                 raw.platform.variant.as_deref(),
             ),
-            env: process
-                .env
-                .unwrap_or_default()
-                .into_iter()
-                .map(pair)
-                .collect(),
+            env: process.env.unwrap_or_default().into_iter().map(pair).collect(),
             working_dir: text(process.working_dir),
             user: text(process.user),
             entrypoint: process.entrypoint.unwrap_or_default(),
             cmd: process.cmd.unwrap_or_default(),
-            labels: process
-                .labels
-                .unwrap_or_default()
-                .into_iter()
-                .map(|(k, v)| (k, v.unwrap_or_default()))
-                .collect(),
-            exposed_ports: process
-                .exposed_ports
-                .unwrap_or_default()
-                .into_keys()
-                .collect(),
+            labels: process.labels.unwrap_or_default().into_iter().map(|(k, v)| (k, v.unwrap_or_default())).collect(),
+            exposed_ports: process.exposed_ports.unwrap_or_default().into_keys().collect(),
             stop_signal: text(process.stop_signal),
         };
-        let layers = raw
-            .rootfs
-            .diff_ids
-            .iter()
-            .map(|digest| digest.layer_id().clone())
-            .collect();
-        Ok(Self {
-            config,
-            layers,
-            created_at: text(raw.created),
-        })
+        let layers = raw.rootfs.diff_ids.iter().map(|digest| digest.layer_id().clone()).collect();
+        Ok(Self { config, layers, created_at: text(raw.created) })
     }
 
     /// Pairs a manifest's layers with their diff ids.
@@ -320,11 +255,8 @@ impl Configuration {
         what: &str,
     ) -> Result<Vec<(&'m Descriptor, LayerId)>, Error> {
         if layers.len() != self.layers.len() {
-            let reason = format!(
-                "the manifest has {} layers and the configuration {}",
-                layers.len(),
-                self.layers.len()
-            );
+            let reason =
+                format!("the manifest has {} layers and the configuration {}", layers.len(), self.layers.len());
             return Err(Error::malformed(what, reason));
         }
         Ok(layers.iter().zip(self.layers.iter().cloned()).collect())

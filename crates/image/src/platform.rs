@@ -41,11 +41,7 @@ impl Platform {
         };
         // `arm64` and `arm64/v8` are one platform under two names; keep the shorter.
         let variant = variant.filter(|v| !v.is_empty() && !(architecture == "arm64" && *v == "v8"));
-        Self {
-            os: os.to_owned(),
-            architecture: architecture.to_owned(),
-            variant: variant.map(str::to_owned),
-        }
+        Self { os: os.to_owned(), architecture: architecture.to_owned(), variant: variant.map(str::to_owned) }
     }
 
     /// Whether an image for `self` satisfies someone who asked for `wanted`.
@@ -63,9 +59,7 @@ impl FromStr for Platform {
         let word = |part: &str| {
             !part.is_empty()
                 && part.len() <= 32
-                && part
-                    .bytes()
-                    .all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
+                && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
         };
         let parts: Vec<&str> = text.split('/').collect();
         if !parts.iter().all(|part| word(part)) {

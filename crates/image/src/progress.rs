@@ -48,11 +48,7 @@ impl fmt::Display for Progress {
                 self.layers_done,
                 self.layers_total
             ),
-            Stage::Unpacking => write!(
-                f,
-                "unpacking, {} of {} layers done",
-                self.layers_done, self.layers_total
-            ),
+            Stage::Unpacking => write!(f, "unpacking, {} of {} layers done", self.layers_done, self.layers_total),
             Stage::Done => write!(f, "image ready, {} layers", self.layers_total),
         }
     }

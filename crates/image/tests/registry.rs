@@ -7,10 +7,7 @@ use support::real::{Auth, PASSWORD, Registry, USERNAME};
 use support::*;
 
 fn simple() -> Recipe {
-    Recipe::new(
-        own_architecture(),
-        &[tar(&[("etc/os-release", b"ID=test\n")]), noise(1, 300_000)],
-    )
+    Recipe::new(own_architecture(), &[tar(&[("etc/os-release", b"ID=test\n")]), noise(1, 300_000)])
 }
 
 #[tokio::test]
@@ -23,11 +20,7 @@ async fn an_image_is_pulled_once_and_then_local() {
     assert_eq!(ground.store.resolve(&name).await.unwrap(), None);
 
     let reports = Reports::default();
-    let image = ground
-        .store
-        .ensure(&name, EnsureOptions::default(), &reports.sink())
-        .await
-        .unwrap();
+    let image = ground.store.ensure(&name, EnsureOptions::default(), &reports.sink()).await.unwrap();
     assert_eq!(image.id, digest(&recipe.config));
     assert_eq!(image.references, [name.clone()]);
     assert_eq!(image.layers.len(), 2);
@@ -36,47 +29,22 @@ async fn an_image_is_pulled_once_and_then_local() {
     assert_eq!(image.config.entrypoint, ["/entry"]);
     assert_eq!(image.config.cmd, ["--flag"]);
     assert_eq!(image.config.env[2], ("A".to_owned(), "b=c".to_owned()));
-    assert_eq!(
-        (
-            image.config.working_dir.as_deref(),
-            image.config.user.as_deref()
-        ),
-        (Some("/work"), Some("1000:100"))
-    );
-    let release = ground
-        .layers()
-        .join(image.layers[0].as_str())
-        .join("fs/etc/os-release");
+    assert_eq!((image.config.working_dir.as_deref(), image.config.user.as_deref()), (Some("/work"), Some("1000:100")));
+    let release = ground.layers().join(image.layers[0].as_str()).join("fs/etc/os-release");
     assert_eq!(std::fs::read_to_string(release).unwrap(), "ID=test\n");
 
-    let stages: Vec<Stage> = reports
-        .0
-        .lock()
-        .unwrap()
-        .iter()
-        .map(|progress| progress.stage)
-        .collect();
+    let stages: Vec<Stage> = reports.0.lock().unwrap().iter().map(|progress| progress.stage).collect();
     assert!(stages.is_sorted(), "{stages:?}");
     let last = *reports.0.lock().unwrap().last().unwrap();
-    assert_eq!(
-        (last.stage, last.done_bytes, last.layers_done),
-        (Stage::Done, last.total_bytes, 2)
-    );
+    assert_eq!((last.stage, last.done_bytes, last.layers_done), (Stage::Done, last.total_bytes, 2));
 
     // OS-020: what is here needs no registry.
     registry.stop();
     assert_eq!(ground.ensure(&name).await.unwrap(), image);
     assert_eq!(ground.ensure(&image.id).await.unwrap(), image);
-    assert_eq!(
-        ground.store.resolve(&image.id[..19]).await.unwrap(),
-        Some(image.clone())
-    );
+    assert_eq!(ground.store.resolve(&image.id[..19]).await.unwrap(), Some(image.clone()));
     assert_eq!(ground.store.list().await.unwrap(), [image]);
-    let error = ground
-        .store
-        .pull(&name, EnsureOptions::default(), &|_| {})
-        .await
-        .unwrap_err();
+    let error = ground.store.pull(&name, EnsureOptions::default(), &|_| {}).await.unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
 }
 
@@ -86,14 +54,8 @@ async fn a_missing_image_says_so() {
     registry.push("team/app", "v1", &simple()).await;
     let ground = Ground::new().await;
     for rest in ["team/app:v2", "team/other:v1"] {
-        let error = ground
-            .ensure(&format!("{}/{rest}", registry.host))
-            .await
-            .unwrap_err();
-        assert!(
-            matches!(&error, Error::NotFound { reference } if reference.ends_with(rest)),
-            "{error}"
-        );
+        let error = ground.ensure(&format!("{}/{rest}", registry.host)).await.unwrap_err();
+        assert!(matches!(&error, Error::NotFound { reference } if reference.ends_with(rest)), "{error}");
     }
 }
 
@@ -105,66 +67,25 @@ async fn a_private_image_is_served_only_to_accounts_that_the_registry_accepted()
     let name = format!("{}/secret/app:v1", registry.host);
 
     let error = ground.ensure(&name).await.unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Unauthorized {
-                authenticated: false,
-                ..
-            }
-        ),
-        "{error}"
-    );
-    let error = ground
-        .ensure_as(&name, USERNAME, "a wrong password")
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Unauthorized {
-                authenticated: true,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, Error::Unauthorized { authenticated: false, .. }), "{error}");
+    let error = ground.ensure_as(&name, USERNAME, "a wrong password").await.unwrap_err();
+    assert!(matches!(error, Error::Unauthorized { authenticated: true, .. }), "{error}");
     assert!(!format!("{error} {error:?}").contains("a wrong password"));
     let image = ground.ensure_as(&name, USERNAME, PASSWORD).await.unwrap();
 
     // It is here now, and still nobody else's.
-    assert!(matches!(
-        ground.ensure(&name).await.unwrap_err(),
-        Error::Unauthorized { .. }
-    ));
-    assert!(matches!(
-        ground
-            .ensure_as(&name, USERNAME, "guess")
-            .await
-            .unwrap_err(),
-        Error::Unauthorized { .. }
-    ));
-    assert!(matches!(
-        ground.ensure(&image.id).await.unwrap_err(),
-        Error::NotLocal { .. }
-    ));
+    assert!(matches!(ground.ensure(&name).await.unwrap_err(), Error::Unauthorized { .. }));
+    assert!(matches!(ground.ensure_as(&name, USERNAME, "guess").await.unwrap_err(), Error::Unauthorized { .. }));
+    assert!(matches!(ground.ensure(&image.id).await.unwrap_err(), Error::NotLocal { .. }));
     registry.stop();
-    assert_eq!(
-        ground.ensure_as(&name, USERNAME, PASSWORD).await.unwrap(),
-        image
-    );
-    assert!(matches!(
-        ground.ensure(&name).await.unwrap_err(),
-        Error::Unreachable { .. }
-    ));
+    assert_eq!(ground.ensure_as(&name, USERNAME, PASSWORD).await.unwrap(), image);
+    assert!(matches!(ground.ensure(&name).await.unwrap_err(), Error::Unreachable { .. }));
 
     let mut files = Vec::new();
     collect(ground.directory.path(), &mut files);
     for (path, content) in files {
         assert!(
-            !content
-                .windows(PASSWORD.len())
-                .any(|window| window == PASSWORD.as_bytes()),
+            !content.windows(PASSWORD.len()).any(|window| window == PASSWORD.as_bytes()),
             "{} has the password",
             path.display()
         );
@@ -182,10 +103,7 @@ async fn a_digest_pins_the_content() {
     let image = ground.ensure(&pinned).await.unwrap();
     assert_eq!(image.references, [pinned]);
     let absent = format!("{}/app@{}", registry.host, digest(b"something else"));
-    assert!(matches!(
-        ground.ensure(&absent).await.unwrap_err(),
-        Error::NotFound { .. }
-    ));
+    assert!(matches!(ground.ensure(&absent).await.unwrap_err(), Error::NotFound { .. }));
 }
 
 #[tokio::test]
@@ -206,58 +124,29 @@ async fn the_platform_is_chosen_and_only_binds_when_given() {
     // The registry wants every manifest of an index to exist; the attestation does not.
     index["manifests"].as_array_mut().unwrap().pop();
     let bytes = serde_json::to_vec(&index).unwrap();
-    registry
-        .push_manifest(
-            "app",
-            "multi",
-            "application/vnd.oci.image.index.v1+json",
-            &bytes,
-        )
-        .await;
+    registry.push_manifest("app", "multi", "application/vnd.oci.image.index.v1+json", &bytes).await;
 
     let ground = Ground::new().await;
     let name = format!("{}/app:multi", registry.host);
-    let for_platform = |text: &str| EnsureOptions {
-        platform: Some(text.parse::<Platform>().unwrap()),
-        ..EnsureOptions::default()
-    };
+    let for_platform =
+        |text: &str| EnsureOptions { platform: Some(text.parse::<Platform>().unwrap()), ..EnsureOptions::default() };
     let ours = ground.ensure(&name).await.unwrap();
     assert_eq!(ours.id, digest(&own.config));
-    let theirs = ground
-        .store
-        .ensure(
-            &name,
-            for_platform(&format!("linux/{}", other_architecture())),
-            &|_| {},
-        )
-        .await
-        .unwrap();
+    let theirs =
+        ground.store.ensure(&name, for_platform(&format!("linux/{}", other_architecture())), &|_| {}).await.unwrap();
     assert_eq!(theirs.id, digest(&other.config));
     // Both stay, and without a platform it is this machine's.
     assert_eq!(ground.ensure(&name).await.unwrap().id, ours.id);
 
-    let error = ground
-        .store
-        .ensure(&name, for_platform("linux/s390x"), &|_| {})
-        .await
-        .unwrap_err();
-    let Error::Platform { available, .. } = &error else {
-        panic!("{error}")
-    };
+    let error = ground.store.ensure(&name, for_platform("linux/s390x"), &|_| {}).await.unwrap_err();
+    let Error::Platform { available, .. } = &error else { panic!("{error}") };
     assert_eq!(available.len(), 2);
     // `single` is for the other processor: fine unless a platform is asked for.
     let single = format!("{}/app:single", registry.host);
-    assert_eq!(
-        ground.ensure(&single).await.unwrap().id,
-        digest(&other.config)
-    );
+    assert_eq!(ground.ensure(&single).await.unwrap().id, digest(&other.config));
     let error = ground
         .store
-        .ensure(
-            &single,
-            for_platform(&format!("linux/{}", own_architecture())),
-            &|_| {},
-        )
+        .ensure(&single, for_platform(&format!("linux/{}", own_architecture())), &|_| {})
         .await
         .unwrap_err();
     assert!(matches!(error, Error::Platform { .. }), "{error}");
@@ -273,22 +162,11 @@ async fn a_moved_tag_is_seen_by_a_pull() {
     let newer = Recipe::new(own_architecture(), &[noise(9, 1000)]);
     registry.push("app", "latest", &newer).await;
     assert_eq!(ground.ensure(&name).await.unwrap().id, old.id);
-    let image = ground
-        .store
-        .pull(&name, EnsureOptions::default(), &|_| {})
-        .await
-        .unwrap();
+    let image = ground.store.pull(&name, EnsureOptions::default(), &|_| {}).await.unwrap();
     assert_eq!(image.id, digest(&newer.config));
     assert_eq!(ground.ensure(&name).await.unwrap().id, image.id);
     assert_eq!(
-        ground
-            .store
-            .list()
-            .await
-            .unwrap()
-            .iter()
-            .map(|image| image.references.len())
-            .collect::<Vec<_>>(),
+        ground.store.list().await.unwrap().iter().map(|image| image.references.len()).collect::<Vec<_>>(),
         [1, 0]
     );
 }

@@ -11,7 +11,8 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crate::runtime::{
-    BoxFuture, Capabilities, Create, Created, ErrorKind, ExecdAddress, Exit, Observed, Pause, Receipt, Runtime, RuntimeError,
+    BoxFuture, Capabilities, Create, Created, ErrorKind, ExecdAddress, Exit, Observed, Pause, Receipt, Runtime,
+    RuntimeError,
 };
 use crate::spec::SandboxId;
 

@@ -84,7 +84,9 @@ impl SandboxSpec {
     /// words as a shell does (published behaviour). Quotes that do not close leave it as it is.
     pub fn argv(&self) -> Vec<String> {
         match self.entrypoint.as_slice() {
-            [line] if line.contains(' ') => words(line).filter(|words| !words.is_empty()).unwrap_or_else(|| self.entrypoint.clone()),
+            [line] if line.contains(' ') => {
+                words(line).filter(|words| !words.is_empty()).unwrap_or_else(|| self.entrypoint.clone())
+            }
             argv => argv.to_vec(),
         }
     }

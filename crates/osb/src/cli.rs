@@ -46,10 +46,22 @@ pub struct Global {
     #[arg(long, global = true, value_name = "DURATION", help_heading = "Connection", hide_short_help = true)]
     pub request_timeout: Option<String>,
     /// Reach sandboxes through the server only (OPEN_SANDBOX_USE_SERVER_PROXY)
-    #[arg(long, global = true, overrides_with = "no_use_server_proxy", help_heading = "Connection", hide_short_help = true)]
+    #[arg(
+        long,
+        global = true,
+        overrides_with = "no_use_server_proxy",
+        help_heading = "Connection",
+        hide_short_help = true
+    )]
     pub use_server_proxy: bool,
     /// Reach sandboxes at the address that the server names
-    #[arg(long, global = true, overrides_with = "use_server_proxy", help_heading = "Connection", hide_short_help = true)]
+    #[arg(
+        long,
+        global = true,
+        overrides_with = "use_server_proxy",
+        help_heading = "Connection",
+        hide_short_help = true
+    )]
     pub no_use_server_proxy: bool,
     /// Configuration file (~/.opensandbox/config.toml); for `osb server` the server's own
     #[arg(long, global = true, value_name = "PATH", help_heading = "Options", hide_short_help = true)]

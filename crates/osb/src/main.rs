@@ -96,7 +96,9 @@ fn runtime(command: &Command) -> std::io::Result<tokio::runtime::Runtime> {
     /// One for the server's work and one for the client's.
     const ENGINE_THREADS: usize = 2;
     match command {
-        Command::Run(_) => tokio::runtime::Builder::new_multi_thread().worker_threads(ENGINE_THREADS).enable_all().build(),
+        Command::Run(_) => {
+            tokio::runtime::Builder::new_multi_thread().worker_threads(ENGINE_THREADS).enable_all().build()
+        }
         _ => tokio::runtime::Builder::new_current_thread().enable_all().build(),
     }
 }

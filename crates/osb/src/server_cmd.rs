@@ -18,7 +18,9 @@ use crate::output::Printer;
 
 /// Arguments of `osb server`.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Example:\n  osb server\n  osb server --port 9000 --config /etc/osb/server.toml\n  osb server config")]
+#[command(
+    after_help = "Example:\n  osb server\n  osb server --port 9000 --config /etc/osb/server.toml\n  osb server config"
+)]
 pub struct ServerArgs {
     /// Address to listen on (127.0.0.1); anything else is reachable by others: keep the key secret
     #[arg(long, value_name = "ADDRESS")]
@@ -44,7 +46,9 @@ pub fn run(args: &ServerArgs, global: &Global, printer: &Printer) -> Result<Exit
         show(&effective, printer)?;
         return Ok(ExitCode::SUCCESS);
     }
-    telemetry::init(config.log.level.parse().map_err(|why: telemetry::UnknownLevel| Failure::usage(format!("log.level: {why}")))?);
+    telemetry::init(
+        config.log.level.parse().map_err(|why: telemetry::UnknownLevel| Failure::usage(format!("log.level: {why}")))?,
+    );
     let data = DataDir::open(&data_dir::locate()?, Identity::of_api())?;
     let api_key = match &config.server.api_key {
         Some(key) => key.expose_secret().to_owned(),
@@ -71,7 +75,8 @@ pub fn load(args: &ServerArgs, global: &Global) -> Result<(Config, Effective), F
     let mut flags = BTreeMap::new();
     flags.extend(args.host.clone().map(|host| ("server.host", host)));
     flags.extend(args.port.map(|port| ("server.port", port.to_string())));
-    let env = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let env =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let sources = Sources { file: global.config.clone(), env: env.collect(), flags };
     server::config::load(&sources).map_err(|error| {
         let why = with_causes(&error);
@@ -113,7 +118,11 @@ fn address(config: &Config) -> Result<SocketAddr, Failure> {
     let (host, port) = (config.server.host.as_str(), config.server.port);
     let unbracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let found = (unbracketed, port).to_socket_addrs().ok().and_then(|mut all| all.next());
-    found.ok_or_else(|| Failure::usage(format!("server.host: \"{host}\" is no address of this machine; use 127.0.0.1, ::1, or 0.0.0.0 for all")))
+    found.ok_or_else(|| {
+        Failure::usage(format!(
+            "server.host: \"{host}\" is no address of this machine; use 127.0.0.1, ::1, or 0.0.0.0 for all"
+        ))
+    })
 }
 
 fn show(effective: &Effective, printer: &Printer) -> Result<(), Failure> {

@@ -89,7 +89,8 @@ pub fn parse_size(text: &str) -> Result<String, String> {
 /// A sentence with the accepted forms.
 pub fn parse_cpu(text: &str) -> Result<String, String> {
     let text = text.trim();
-    let value = text.strip_suffix('m').map_or_else(|| text.parse::<f64>(), |milli| milli.parse().map(|n: f64| n / 1000.0));
+    let value =
+        text.strip_suffix('m').map_or_else(|| text.parse::<f64>(), |milli| milli.parse().map(|n: f64| n / 1000.0));
     match value {
         Ok(cores) if cores.is_finite() && cores > 0.0 => Ok(text.to_owned()),
         _ => Err(format!("`{text}` is no number of cores; write 2, 0.5 or 500m")),
@@ -165,7 +166,11 @@ pub fn duration(seconds: u64) -> String {
 pub fn relative(time: &str, now: jiff::Timestamp) -> String {
     let Ok(time_at) = time.parse::<jiff::Timestamp>() else { return time.to_owned() };
     let seconds = time_at.as_second() - now.as_second();
-    if seconds > 0 { format!("in {}", duration(seconds.unsigned_abs())) } else { format!("{} ago", duration(seconds.unsigned_abs())) }
+    if seconds > 0 {
+        format!("in {}", duration(seconds.unsigned_abs()))
+    } else {
+        format!("{} ago", duration(seconds.unsigned_abs()))
+    }
 }
 
 #[cfg(test)]

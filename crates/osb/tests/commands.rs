@@ -175,7 +175,8 @@ fn a_server_that_is_not_there_is_named_with_what_to_do() {
 #[test]
 fn a_missing_and_a_wrong_key_are_told_apart() {
     let server = Server::start();
-    let output = server.osb(&["sandbox", "list", "-o", "json"]).env_remove("OPEN_SANDBOX_API_KEY").output().expect("starts");
+    let output =
+        server.osb(&["sandbox", "list", "-o", "json"]).env_remove("OPEN_SANDBOX_API_KEY").output().expect("starts");
     let ran = Ran::of(output);
     assert_eq!(ran.error()["error"]["code"], "MISSING_API_KEY");
     assert!(ran.error()["error"]["hint"].as_str().expect("is there").contains("--api-key"), "{ran:?}");

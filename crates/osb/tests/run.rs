@@ -84,7 +84,10 @@ fn json_carries_output_and_exit_code() {
     let ran = server.run(&["run", "-o", "json", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]);
     assert_eq!(ran.code, Some(7));
     let value = ran.json();
-    assert_eq!((&value["stdout"], &value["stderr"], &value["exit_code"]), (&"out\n".into(), &"err\n".into(), &7.into()));
+    assert_eq!(
+        (&value["stdout"], &value["stderr"], &value["exit_code"]),
+        (&"out\n".into(), &"err\n".into(), &7.into())
+    );
 }
 
 #[test]

@@ -17,21 +17,25 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use runtime_native::sys::{self, Cloned};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, unmount,
 };
 use rustix::process::{Pid, WaitOptions, waitpid};
-use runtime_native::sys::{self, Cloned};
 
 /// Namespaces of a sandbox: user, mount, pid, ipc, uts, net, cgroup.
 const NAMESPACES: u64 = 0x1000_0000 | 0x2_0000 | 0x2000_0000 | 0x800_0000 | 0x400_0000 | 0x4000_0000 | 0x200_0000;
 /// Where hierarchies are mounted; the last is the version 2 tree of a hybrid machine, or of a pure one.
 const HIERARCHIES: &[&str] = &["cpu", "memory", "pids", "unified"];
 /// Limits of each run; files that a hierarchy does not have are passed over.
-const LIMITS: &[(&str, &str)] =
-    &[("cpu.cfs_quota_us", "100000"), ("memory.limit_in_bytes", "536870912"), ("pids.max", "512"), ("memory.max", "536870912")];
+const LIMITS: &[(&str, &str)] = &[
+    ("cpu.cfs_quota_us", "100000"),
+    ("memory.limit_in_bytes", "536870912"),
+    ("pids.max", "512"),
+    ("memory.max", "536870912"),
+];
 /// Runs before the first that counts.
 const WARM_UP: usize = 5;
 /// The kernel empties a group a moment after the reaping; this bounds the wait for it.
@@ -217,7 +221,9 @@ fn remove_group(group: &Path) -> Result<(), Error> {
     loop {
         match fs::remove_dir(group) {
             // The reaped process leaves its groups a moment later, and there is no event for version 1.
-            Err(error) if error.kind() == ErrorKind::ResourceBusy && Instant::now() < deadline => std::thread::yield_now(),
+            Err(error) if error.kind() == ErrorKind::ResourceBusy && Instant::now() < deadline => {
+                std::thread::yield_now()
+            }
             other => return other,
         }
     }

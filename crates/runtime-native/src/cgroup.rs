@@ -61,7 +61,9 @@ impl Hierarchies {
             match kind {
                 "cgroup2" => found.v2 = Some(mount_point.into()),
                 "cgroup" => {
-                    for option in options.split(',').filter(|option| V1_CONTROLLERS.contains(option) || *option == "freezer") {
+                    for option in
+                        options.split(',').filter(|option| V1_CONTROLLERS.contains(option) || *option == "freezer")
+                    {
                         found.v1.insert(option.to_owned(), mount_point.into());
                     }
                 }

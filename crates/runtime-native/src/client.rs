@@ -47,7 +47,12 @@ impl Client {
     }
 
     /// Sends a request and waits for its reply. A [`Reply::Failed`] comes back as the error it carries.
-    pub async fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>], deadline: Duration) -> Result<(Reply, Vec<OwnedFd>)> {
+    pub async fn ask(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        deadline: Duration,
+    ) -> Result<(Reply, Vec<OwnedFd>)> {
         let answered = tokio::time::timeout(deadline, self.ask_until_answered(request, fds)).await;
         let late = || Failure::internal(format!("the jailer did not answer within {} s", deadline.as_secs()));
         match answered.map_err(|_| late())?? {

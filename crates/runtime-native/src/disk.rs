@@ -11,7 +11,9 @@ use std::process::{Command, Stdio};
 
 use rustix::fs::{Mode, SeekFrom};
 use rustix::io::Errno;
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+};
 
 use crate::error::{Context, Failure, Kind, Result};
 use crate::sys;

@@ -139,19 +139,22 @@ pub fn run(birth: Birth<'_>) -> ! {
 }
 
 fn become_execd(birth: Birth<'_>, errors: &OwnedFd) -> Result<std::convert::Infallible> {
-    let mut keep: Vec<i32> = [&birth.control, errors, &birth.errors, &birth.listener, &birth.boot, &birth.status, &birth.console]
-        .map(|fd| fd.as_raw_fd())
-        .to_vec();
+    let mut keep: Vec<i32> =
+        [&birth.control, errors, &birth.errors, &birth.listener, &birth.boot, &birth.status, &birth.console]
+            .map(|fd| fd.as_raw_fd())
+            .to_vec();
     keep.push(birth.execd.as_raw_fd());
     sys::close_all_except(&keep);
 
     let mut buffer = Vec::new();
-    let received = wire::receive_bytes(birth.control.as_fd(), &mut buffer, RecvFlags::empty()).op("wait for the monitor")?;
+    let received =
+        wire::receive_bytes(birth.control.as_fd(), &mut buffer, RecvFlags::empty()).op("wait for the monitor")?;
     let Some((text, fds)) = received else {
         // The monitor died; nobody waits for us.
         std::process::exit(1);
     };
-    let go: Go = serde_json::from_slice(text).map_err(|error| Failure::internal(format!("read the monitor's word: {error}")))?;
+    let go: Go =
+        serde_json::from_slice(text).map_err(|error| Failure::internal(format!("read the monitor's word: {error}")))?;
     take_identity(birth.ids)?;
     sys::unshare_cgroup_namespace().op("enter a cgroup namespace")?;
     let sources = sources(go, fds, &birth)?;

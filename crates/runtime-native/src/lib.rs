@@ -3,8 +3,8 @@
 //! Two halves that share only the words of [`wire`]: the [`jailer`], a single-threaded process with privilege, and
 //! [`NativeRuntime`], which lives in the server without any and asks the jailer.
 
-mod client;
 pub mod cgroup;
+mod client;
 pub mod disk;
 pub mod error;
 mod exits;

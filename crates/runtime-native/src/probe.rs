@@ -69,11 +69,14 @@ pub(crate) fn weaker(jail: &Jail) -> Vec<String> {
     let mut weaker = Vec::new();
     if jail.mode == Mode::User {
         weaker.push("Sandboxes share the user's ids; namespaces keep them apart, ids do not.".to_owned());
-        weaker.push("Memory and processes are limited for each process or user id, not for the sandbox as a whole.".to_owned());
+        weaker.push(
+            "Memory and processes are limited for each process or user id, not for the sandbox as a whole.".to_owned(),
+        );
         weaker.push("The cpu limit is a number of whole cores to run on.".to_owned());
         weaker.push("A disk without a limit writes to the user's own file system.".to_owned());
         weaker.push("The sandbox's root can read the memory of its execd.".to_owned());
-        weaker.push("Inotify instances and other per-user counters are shared with the user's own programs.".to_owned());
+        weaker
+            .push("Inotify instances and other per-user counters are shared with the user's own programs.".to_owned());
         weaker.push("Sandboxes cannot be paused: that needs a control group of their own.".to_owned());
         if jail.user_ids.ids() == Ids::Single {
             weaker.push("Only root exists inside: install uidmap and add the user to /etc/subuid for more.".to_owned());

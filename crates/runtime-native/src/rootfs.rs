@@ -35,9 +35,24 @@ const DEVICE_LINKS: &[(&str, &str)] = &[
 ];
 /// Parts of /proc and /sys that tell about, or act on, the whole machine.
 const MASKED: &[&str] = &[
-    "proc/kcore", "proc/keys", "proc/key-users", "proc/sysrq-trigger", "proc/timer_list", "proc/kmsg", "proc/sched_debug", "proc/acpi",
-    "proc/scsi", "proc/latency_stats", "proc/kallsyms", "proc/kpagecount", "proc/kpageflags", "proc/kpagecgroup",
-    "sys/firmware", "sys/kernel/debug", "sys/kernel/security", "sys/devices/virtual/powercap",
+    "proc/kcore",
+    "proc/keys",
+    "proc/key-users",
+    "proc/sysrq-trigger",
+    "proc/timer_list",
+    "proc/kmsg",
+    "proc/sched_debug",
+    "proc/acpi",
+    "proc/scsi",
+    "proc/latency_stats",
+    "proc/kallsyms",
+    "proc/kpagecount",
+    "proc/kpageflags",
+    "proc/kpagecgroup",
+    "sys/firmware",
+    "sys/kernel/debug",
+    "sys/kernel/security",
+    "sys/devices/virtual/powercap",
 ];
 /// Parts of /proc that may be read but not written.
 const READ_ONLY: &[&str] = &["proc/sys", "proc/bus", "proc/fs", "proc/irq"];
@@ -238,7 +253,8 @@ fn cgroup_view(root: &OwnedFd, cgroups: &Hierarchies) -> Result<()> {
 
 fn dev(root: &OwnedFd, shape: &Shape<'_>) -> Result<()> {
     let plain = sys::ATTR_NOSUID | sys::ATTR_NOEXEC;
-    let holder = filesystem("tmpfs", &[("size", "64k"), ("nr_inodes", "256"), ("mode", "0755")], plain | sys::ATTR_NODEV)?;
+    let holder =
+        filesystem("tmpfs", &[("size", "64k"), ("nr_inodes", "256"), ("mode", "0755")], plain | sys::ATTR_NODEV)?;
     for name in ["pts", "shm", "mqueue"] {
         rustix::fs::mkdirat(&holder, name, Mode::from_raw_mode(0o755)).op("make a device directory")?;
     }
@@ -254,7 +270,11 @@ fn dev(root: &OwnedFd, shape: &Shape<'_>) -> Result<()> {
     for (name, node) in DEVICES.iter().zip(&nodes) {
         attach(node, root, &Path::new("dev").join(name))?;
     }
-    let terminals = filesystem("devpts", &[("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("max", MAX_TERMINALS)], plain)?;
+    let terminals = filesystem(
+        "devpts",
+        &[("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("max", MAX_TERMINALS)],
+        plain,
+    )?;
     attach(&terminals, root, Path::new("dev/pts"))?;
     let size = shape.shm_bytes.to_string();
     let shm = filesystem("tmpfs", &[("size", &size), ("mode", "1777")], plain | sys::ATTR_NODEV)?;
@@ -312,7 +332,8 @@ fn etc(root: &OwnedFd, shape: &Shape<'_>) -> Result<()> {
             Err(errno) => return Err(Failure::errno(format!("replace /etc/{file}"), errno)),
         }
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let opened = rustix::fs::openat(&etc, file, flags, Mode::from_raw_mode(0o644)).op(format!("make /etc/{file}"))?;
+        let opened =
+            rustix::fs::openat(&etc, file, flags, Mode::from_raw_mode(0o644)).op(format!("make /etc/{file}"))?;
         rustix::io::write(&opened, text.as_bytes()).op(format!("write /etc/{file}"))?;
     }
     Ok(())

@@ -111,7 +111,11 @@ impl NativeRuntime {
         }
     }
 
-    async fn ask(&self, request: &Request, deadline: Duration) -> std::result::Result<(Reply, Vec<OwnedFd>), RuntimeError> {
+    async fn ask(
+        &self,
+        request: &Request,
+        deadline: Duration,
+    ) -> std::result::Result<(Reply, Vec<OwnedFd>), RuntimeError> {
         Ok(self.client.ask(request, &[], deadline).await?)
     }
 
@@ -169,7 +173,8 @@ impl NativeRuntime {
         ];
         for (name, value) in rows {
             if value.is_some() && means(name) == "none" {
-                let message = format!("resourceLimits.{name}: this machine cannot enforce it; `osb doctor` says what is missing");
+                let message =
+                    format!("resourceLimits.{name}: this machine cannot enforce it; `osb doctor` says what is missing");
                 return Err(RuntimeError::new(ErrorKind::Unsupported, message));
             }
         }
@@ -211,7 +216,8 @@ impl NativeRuntime {
 
     async fn image(&self, request: &Create<'_>) -> std::result::Result<Stand, RuntimeError> {
         let unusable = |message: String| RuntimeError::new(ErrorKind::Image, message);
-        let platform = request.spec.platform.as_ref().map(|platform| format!("{}/{}", platform.os, platform.arch).parse());
+        let platform =
+            request.spec.platform.as_ref().map(|platform| format!("{}/{}", platform.os, platform.arch).parse());
         let platform = platform.transpose().map_err(|error| unusable(format!("platform: {error}")))?;
         let credentials = request.pull_auth.as_ref().map(|login| image::Credentials {
             username: login.username.clone(),
@@ -245,7 +251,11 @@ impl Runtime for NativeRuntime {
         Box::pin(self.make(request))
     }
 
-    fn destroy<'a>(&'a self, id: &'a SandboxId, grace: Duration) -> BoxFuture<'a, std::result::Result<(), RuntimeError>> {
+    fn destroy<'a>(
+        &'a self,
+        id: &'a SandboxId,
+        grace: Duration,
+    ) -> BoxFuture<'a, std::result::Result<(), RuntimeError>> {
         Box::pin(async move {
             let request = Request::Destroy { id: id.clone(), grace_ms: grace.as_millis() as u64 };
             done(self.ask(&request, grace + DESTROY_MARGIN).await?.0)
@@ -285,7 +295,11 @@ impl Runtime for NativeRuntime {
         ExecdAddress::Unix(self.paths.socket(id))
     }
 
-    fn console<'a>(&'a self, id: &'a SandboxId, max_bytes: usize) -> BoxFuture<'a, std::result::Result<Vec<u8>, RuntimeError>> {
+    fn console<'a>(
+        &'a self,
+        id: &'a SandboxId,
+        max_bytes: usize,
+    ) -> BoxFuture<'a, std::result::Result<Vec<u8>, RuntimeError>> {
         Box::pin(async move {
             let request = Request::Console { id: id.clone(), max_bytes: max_bytes as u64 };
             let (reply, fds) = self.ask(&request, QUICK_DEADLINE).await?;

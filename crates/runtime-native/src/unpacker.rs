@@ -4,8 +4,8 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use image::unpack::{BoxFuture, Compression, LayerStats, Unpack, UnpackError};
 use image::LayerId;
+use image::unpack::{BoxFuture, Compression, LayerStats, Unpack, UnpackError};
 
 use crate::client::Client;
 use crate::wire::{Reply, Request};

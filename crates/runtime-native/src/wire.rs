@@ -203,7 +203,12 @@ pub struct PlanLimits {
 }
 
 /// Sends one packet.
-pub fn send(socket: BorrowedFd<'_>, message: &impl Serialize, fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<(), Errno> {
+pub fn send(
+    socket: BorrowedFd<'_>,
+    message: &impl Serialize,
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> Result<(), Errno> {
     let bytes = serde_json::to_vec(message).map_err(|_| Errno::INVAL)?;
     send_bytes(socket, &bytes, fds, flags)
 }
@@ -237,7 +242,12 @@ pub fn receive_bytes<'b>(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
-        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags | RecvFlags::CMSG_CLOEXEC) {
+        match rustix::net::recvmsg(
+            socket,
+            &mut [IoSliceMut::new(buffer)],
+            &mut ancillary,
+            flags | RecvFlags::CMSG_CLOEXEC,
+        ) {
             Ok(received) => break received,
             Err(Errno::INTR) => {}
             Err(Errno::CONNRESET) => return Ok(None),

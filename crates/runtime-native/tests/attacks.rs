@@ -78,7 +78,9 @@ fn attack_03_disk_and_inode_limits_hold() {
     let jailer = Jailer::start();
     let mut bytes = plan();
     bytes.limits.disk_bytes = Some(32 << 20);
-    let receipt = jailer.create(&bytes, "dd if=/dev/zero of=/root/fill bs=1M; ls -l /root/fill; stat -f /; exit 7").expect("create");
+    let receipt = jailer
+        .create(&bytes, "dd if=/dev/zero of=/root/fill bs=1M; ls -l /root/fill; stat -f /; exit 7")
+        .expect("create");
     assert_eq!(receipt.limits["disk"].by, "ext4 image");
     let seen = jailer.wait_end(&bytes.id);
     let console = jailer.console(&bytes.id);
@@ -178,7 +180,8 @@ fn attack_11_nothing_is_inherited() {
 fn attack_12_an_image_cannot_steer_mounts_by_links() {
     let jailer = Jailer::start();
     for name in ["proc", "sys", "dev"] {
-        let layer = format!("{:0>64}", format!("{name:x<4}").bytes().map(|byte| format!("{byte:x}")).collect::<String>());
+        let layer =
+            format!("{:0>64}", format!("{name:x<4}").bytes().map(|byte| format!("{byte:x}")).collect::<String>());
         let root = jailer.paths.layer(&layer);
         fs::create_dir_all(root.join("etc")).expect("layer");
         std::os::unix::fs::symlink("/etc", root.join(name)).expect("link");
@@ -226,7 +229,8 @@ fn attack_17_other_sandboxes_are_invisible() {
     let jailer = Jailer::start();
     let victim = plan();
     jailer.create(&victim, "exec sleep 987654").expect("create");
-    let (console, _) = jailer.run(&plan(), "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '98765[4]'; ls -d /proc/[0-9]* | wc -l");
+    let (console, _) =
+        jailer.run(&plan(), "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '98765[4]'; ls -d /proc/[0-9]* | wc -l");
     let lines: Vec<&str> = console.lines().collect();
     assert_eq!(lines[0], "0", "{console}");
     assert!(lines[1].parse::<u32>().expect("count") < 8, "{console}");
@@ -256,7 +260,8 @@ fn attack_19_other_abis_are_killed_or_absent() {
     assert_eq!(errors(&["0x40000027"]), [libc::ENOSYS]);
     let dir = tempfile::tempdir().expect("temp dir");
     let source = dir.path().join("i386.c");
-    fs::write(&source, "int main(){int r;__asm__ volatile(\"int $0x80\":\"=a\"(r):\"a\"(20));return r>0?42:1;}").expect("source");
+    fs::write(&source, "int main(){int r;__asm__ volatile(\"int $0x80\":\"=a\"(r):\"a\"(20));return r>0?42:1;}")
+        .expect("source");
     let jailer = Jailer::start();
     let program = jailer.paths.layer(common::LAYER).join("i386");
     let built = Command::new("gcc").args(["-static", "-o"]).arg(&program).arg(&source).status().expect("gcc");
@@ -267,8 +272,10 @@ fn attack_19_other_abis_are_killed_or_absent() {
 
 #[test]
 fn attack_20_only_ordinary_sockets_exist() {
-    let families: Vec<String> =
-        [libc::AF_ALG, libc::AF_PACKET, libc::AF_VSOCK].iter().map(|family| call(libc::SYS_socket, &format!("{family}, 3, 0"))).collect();
+    let families: Vec<String> = [libc::AF_ALG, libc::AF_PACKET, libc::AF_VSOCK]
+        .iter()
+        .map(|family| call(libc::SYS_socket, &format!("{family}, 3, 0")))
+        .collect();
     let calls: Vec<&str> = families.iter().map(String::as_str).collect();
     assert_eq!(errors(&calls), [libc::EAFNOSUPPORT; 3]);
     let raw = call(libc::SYS_socket, "2, 3, 1");

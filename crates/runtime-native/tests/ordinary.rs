@@ -16,7 +16,8 @@ fn an_ordinary_user_runs_a_sandbox_and_leaves_nothing() {
     let jailer = Jailer::start_as_user(UID);
     let mut plan = plan();
     plan.limits = PlanLimits::default();
-    let receipt = jailer.create(&plan, "id -u; cat /proc/self/uid_map; echo hello > /root/file; cat /root/file; exec sleep 1000");
+    let receipt =
+        jailer.create(&plan, "id -u; cat /proc/self/uid_map; echo hello > /root/file; cat /root/file; exec sleep 1000");
     let receipt = receipt.unwrap_or_else(|failure| panic!("{failure}"));
     let console = jailer.wait_console(&plan.id, "hello");
     assert!(console.starts_with("0\n"), "{console}");
@@ -34,7 +35,8 @@ fn an_ordinary_user_runs_a_sandbox_and_leaves_nothing() {
 fn limits_that_hold_for_an_ordinary_user_hold() {
     let jailer = Jailer::start_as_user(UID);
     let mut memory = plan();
-    memory.limits = PlanLimits { memory_bytes: Some(64 << 20), pids: Some(64), cpu_millis: Some(1000), ..PlanLimits::default() };
+    memory.limits =
+        PlanLimits { memory_bytes: Some(64 << 20), pids: Some(64), cpu_millis: Some(1000), ..PlanLimits::default() };
     let (console, seen) = jailer.run(&memory, "nproc; perl -e '$x = q(x) x 100000000' 2>&1; ulimit -d");
     assert!(console.starts_with("1\n"), "{console}");
     assert!(console.contains("65536"), "{console}");

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::Jailer;
-use lifecycle::runtime::{Create, ErrorKind, Exit, ExecdAddress, Observed, Runtime};
+use lifecycle::runtime::{Create, ErrorKind, ExecdAddress, Exit, Observed, Runtime};
 use lifecycle::spec::{Limits, SandboxId, SandboxSpec};
 use runtime_native::{NativeRuntime, Settings};
 
@@ -41,7 +41,11 @@ fn id(text: &str) -> SandboxId {
     SandboxId::parse(&format!("{text}-{}", std::process::id())).expect("valid id")
 }
 
-async fn create(runtime: &NativeRuntime, id: &SandboxId, spec: &SandboxSpec) -> Result<(), lifecycle::runtime::RuntimeError> {
+async fn create(
+    runtime: &NativeRuntime,
+    id: &SandboxId,
+    spec: &SandboxSpec,
+) -> Result<(), lifecycle::runtime::RuntimeError> {
     let request = Create { id, spec, token: "token", pull_auth: None, progress: &|_| {} };
     runtime.create(request).await.map(drop)
 }
@@ -52,9 +56,13 @@ async fn the_host_image_runs_and_its_end_is_announced() {
     let runtime = connect(&jailer).await;
     assert_eq!(runtime.capabilities().mode, "root");
     let id = id("host");
-    create(&runtime, &id, &spec("host", &["sh", "-c", "echo $GREETING; pwd; test -w /usr/local/lib && echo writable; exit 5"]))
-        .await
-        .expect("create");
+    create(
+        &runtime,
+        &id,
+        &spec("host", &["sh", "-c", "echo $GREETING; pwd; test -w /usr/local/lib && echo writable; exit 5"]),
+    )
+    .await
+    .expect("create");
     assert_eq!(runtime.next_end().await, id);
     assert_eq!(runtime.observe(&id).await.expect("observe"), Observed::Ended(Exit::Exited { code: 5 }));
     let console = String::from_utf8(runtime.console(&id, 1000).await.expect("console")).expect("text");
@@ -89,9 +97,13 @@ async fn an_imported_root_file_system_is_unpacked_by_the_jailer_and_runs() {
     let root = dir.path().join("root");
     std::fs::create_dir_all(root.join("bin")).expect("root");
     let source = dir.path().join("hello.c");
-    std::fs::write(&source, "#include <stdio.h>\n#include <unistd.h>\nint main(){printf(\"from the image as %d\\n\",getuid());return 0;}")
-        .expect("source");
-    let built = Command::new("gcc").args(["-static", "-o"]).arg(root.join("bin/hello")).arg(&source).status().expect("gcc");
+    std::fs::write(
+        &source,
+        "#include <stdio.h>\n#include <unistd.h>\nint main(){printf(\"from the image as %d\\n\",getuid());return 0;}",
+    )
+    .expect("source");
+    let built =
+        Command::new("gcc").args(["-static", "-o"]).arg(root.join("bin/hello")).arg(&source).status().expect("gcc");
     assert!(built.success());
     let archive = dir.path().join("root.tar.gz");
     let packed = Command::new("tar").arg("-C").arg(&root).arg("-czf").arg(&archive).arg(".").status().expect("tar");
@@ -110,9 +122,11 @@ async fn an_imported_root_file_system_is_unpacked_by_the_jailer_and_runs() {
 async fn what_cannot_be_done_is_refused_by_its_kind() {
     let jailer = Jailer::start();
     let runtime = connect(&jailer).await;
-    let missing = create(&runtime, &id("missing"), &spec("127.0.0.1:1/nothing:1", &["true"])).await.expect_err("no registry");
+    let missing =
+        create(&runtime, &id("missing"), &spec("127.0.0.1:1/nothing:1", &["true"])).await.expect_err("no registry");
     assert_eq!(missing.kind, ErrorKind::Image, "{missing}");
-    let entrypoint = create(&runtime, &id("entry"), &spec("host", &["/no/such/program"])).await.expect_err("no program");
+    let entrypoint =
+        create(&runtime, &id("entry"), &spec("host", &["/no/such/program"])).await.expect_err("no program");
     assert_eq!(entrypoint.kind, ErrorKind::Entrypoint, "{entrypoint}");
     let mut little = spec("host", &["true"]);
     little.limits.memory_bytes = Some(1 << 20);

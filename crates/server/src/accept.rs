@@ -43,11 +43,8 @@ pub(crate) async fn accept(
     keep_alive: Duration,
     stop: impl Future<Output = ()>,
 ) -> Connections {
-    let connections = Connections {
-        tasks: TaskTracker::new(),
-        draining: CancellationToken::new(),
-        ended: CancellationToken::new(),
-    };
+    let connections =
+        Connections { tasks: TaskTracker::new(), draining: CancellationToken::new(), ended: CancellationToken::new() };
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     tokio::pin!(stop);
     loop {
@@ -84,14 +81,8 @@ impl Connections {
     pub(crate) async fn close(self, limit: Duration) {
         self.draining.cancel();
         self.tasks.close();
-        if tokio::time::timeout(limit, self.tasks.wait())
-            .await
-            .is_err()
-        {
-            tracing::info!(
-                open = self.tasks.len(),
-                "ending requests that are still open"
-            );
+        if tokio::time::timeout(limit, self.tasks.wait()).await.is_err() {
+            tracing::info!(open = self.tasks.len(), "ending requests that are still open");
             self.ended.cancel();
             self.tasks.wait().await;
         }
@@ -118,9 +109,7 @@ async fn serve_one(
         .header_read_timeout(keep_alive)
         .max_headers(MAX_HEADERS)
         .max_header_size(MAX_HEAD_BYTES);
-    let connection = http
-        .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades();
+    let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
     tokio::pin!(connection);
     let served = tokio::select! {
         served = connection.as_mut() => served,

@@ -56,9 +56,7 @@ impl App {
 
     /// The sandbox with this id.
     pub(crate) fn sandbox(&self, id: &str) -> Result<Arc<Sandbox>, ApiError> {
-        self.sandboxes
-            .get(id)
-            .ok_or_else(|| ApiError::not_found(id))
+        self.sandboxes.get(id).ok_or_else(|| ApiError::not_found(id))
     }
 
     /// Waits until the sandbox runs: the way to its execd is open. Anything else is an error with its cause.
@@ -68,10 +66,7 @@ impl App {
             return Ok(sandbox);
         }
         let on_its_way = |row: &Row| matches!(row.state, State::Pending | State::Resuming);
-        let row = sandbox
-            .wait(|row| !on_its_way(row), OUTCOME_WAIT)
-            .await
-            .ok_or_else(|| ApiError::not_found(id))?;
+        let row = sandbox.wait(|row| !on_its_way(row), OUTCOME_WAIT).await.ok_or_else(|| ApiError::not_found(id))?;
         match row.state {
             State::Running => Ok(sandbox),
             State::Failed | State::Terminated => Err(ended(&row)),
@@ -80,14 +75,12 @@ impl App {
                 code::POD_IP_NOT_AVAILABLE,
                 format!("the sandbox is still {}: {}", row.state, row.message),
             )),
-            State::Paused | State::Pausing => Err(ApiError::conflict(
-                code::NOT_RUNNING,
-                format!("the sandbox is {}; resume it first", row.state),
-            )),
-            State::Stopping => Err(ApiError::conflict(
-                code::NOT_RUNNING,
-                format!("the sandbox is Stopping: {}", row.message),
-            )),
+            State::Paused | State::Pausing => {
+                Err(ApiError::conflict(code::NOT_RUNNING, format!("the sandbox is {}; resume it first", row.state)))
+            }
+            State::Stopping => {
+                Err(ApiError::conflict(code::NOT_RUNNING, format!("the sandbox is Stopping: {}", row.message)))
+            }
         }
     }
 }
@@ -96,10 +89,7 @@ impl App {
 fn ended(row: &Row) -> ApiError {
     match &row.failure_code {
         Some(code) => create_failure(code, &row.message),
-        None => ApiError::conflict(
-            code::NOT_RUNNING,
-            format!("the sandbox has ended: {}", row.message),
-        ),
+        None => ApiError::conflict(code::NOT_RUNNING, format!("the sandbox has ended: {}", row.message)),
     }
 }
 
@@ -120,10 +110,7 @@ impl Registry {
     }
 
     pub(crate) fn insert(&self, id: SandboxId, sandbox: Arc<Sandbox>) {
-        self.by_id
-            .write()
-            .expect("no holder panics")
-            .insert(id, sandbox);
+        self.by_id.write().expect("no holder panics").insert(id, sandbox);
     }
 
     pub(crate) fn remove(&self, id: &SandboxId) {

@@ -31,8 +31,8 @@ impl Auth {
 
     /// The token of one sandbox.
     pub(crate) fn token(&self, id: &str) -> SecretString {
-        let mut mac = Hmac::<Sha256>::new_from_slice(self.secret.expose_secret())
-            .expect("HMAC takes keys of any length");
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(self.secret.expose_secret()).expect("HMAC takes keys of any length");
         mac.update(id.as_bytes());
         SecretString::from(URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes()))
     }
@@ -40,27 +40,17 @@ impl Auth {
     /// Checks the API key of a call to the lifecycle API.
     pub(crate) fn check_api_key(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         let Some(value) = headers.get(headers::API_KEY) else {
-            return Err(unauthorized(
-                code::MISSING_API_KEY,
-                "send the API key in the header OPEN-SANDBOX-API-KEY",
-            ));
+            return Err(unauthorized(code::MISSING_API_KEY, "send the API key in the header OPEN-SANDBOX-API-KEY"));
         };
         if self.is_api_key(value.as_bytes()) {
             return Ok(());
         }
-        Err(unauthorized(
-            code::INVALID_API_KEY,
-            "the API key in OPEN-SANDBOX-API-KEY is not this server's",
-        ))
+        Err(unauthorized(code::INVALID_API_KEY, "the API key in OPEN-SANDBOX-API-KEY is not this server's"))
     }
 
     /// Checks a call to a port of a sandbox: the API key or the sandbox's token, in any of their headers.
     pub(crate) fn check_access(&self, id: &str, headers: &HeaderMap) -> Result<(), ApiError> {
-        if headers
-            .get_all(headers::API_KEY)
-            .iter()
-            .any(|value| self.is_api_key(value.as_bytes()))
-        {
+        if headers.get_all(headers::API_KEY).iter().any(|value| self.is_api_key(value.as_bytes())) {
             return Ok(());
         }
         let expected = hash(self.token(id).expose_secret().as_bytes());

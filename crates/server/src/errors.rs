@@ -21,13 +21,7 @@ pub(crate) struct ApiError {
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
-        Self {
-            status,
-            code: code.to_owned(),
-            message: message.into(),
-            detail: None,
-            retry_after_seconds: None,
-        }
+        Self { status, code: code.to_owned(), message: message.into(), detail: None, retry_after_seconds: None }
     }
 
     pub(crate) fn bad_request(code: &str, message: impl Into<String>) -> Self {
@@ -36,11 +30,7 @@ impl ApiError {
 
     pub(crate) fn not_found(id: &str) -> Self {
         let shown: String = id.chars().take(MAX_ECHOED_CHARS).collect();
-        Self::new(
-            StatusCode::NOT_FOUND,
-            code::NOT_FOUND,
-            format!("there is no sandbox \"{shown}\""),
-        )
+        Self::new(StatusCode::NOT_FOUND, code::NOT_FOUND, format!("there is no sandbox \"{shown}\""))
     }
 
     pub(crate) fn conflict(code: &str, message: impl Into<String>) -> Self {
@@ -48,11 +38,7 @@ impl ApiError {
     }
 
     pub(crate) fn internal(message: impl Into<String>) -> Self {
-        Self::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            code::INTERNAL_ERROR,
-            message,
-        )
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, code::INTERNAL_ERROR, message)
     }
 
     pub(crate) fn not_implemented(code: &str, message: impl Into<String>) -> Self {
@@ -60,25 +46,12 @@ impl ApiError {
     }
 
     /// 422 in the published shape: `loc` is the path to the value, `kind` a word for programs.
-    pub(crate) fn invalid(
-        code: &str,
-        kind: &str,
-        loc: &[String],
-        message: impl Into<String>,
-    ) -> Self {
+    pub(crate) fn invalid(code: &str, kind: &str, loc: &[String], message: impl Into<String>) -> Self {
         let message = message.into();
-        let loc: Vec<Value> = loc
-            .iter()
-            .map(|part| {
-                part.parse::<u64>()
-                    .map_or_else(|_| json!(part), |n| json!(n))
-            })
-            .collect();
+        let loc: Vec<Value> =
+            loc.iter().map(|part| part.parse::<u64>().map_or_else(|_| json!(part), |n| json!(n))).collect();
         let detail = json!([{ "type": kind, "loc": loc, "msg": message }]);
-        Self {
-            detail: Some(detail),
-            ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, message)
-        }
+        Self { detail: Some(detail), ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, message) }
     }
 
     pub(crate) fn retry_after(mut self, seconds: u32) -> Self {
@@ -98,9 +71,7 @@ impl IntoResponse for ApiError {
         }
         let mut response = (self.status, Json(body)).into_response();
         if let Some(seconds) = self.retry_after_seconds {
-            response
-                .headers_mut()
-                .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }
@@ -111,13 +82,7 @@ impl From<lifecycle::admit::Refusal> for ApiError {
         let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST);
         if status == StatusCode::UNPROCESSABLE_ENTITY {
             let mut loc = vec!["body".to_owned()];
-            loc.extend(
-                refusal
-                    .field
-                    .split('.')
-                    .filter(|part| !part.is_empty())
-                    .map(str::to_owned),
-            );
+            loc.extend(refusal.field.split('.').filter(|part| !part.is_empty()).map(str::to_owned));
             return Self::invalid(refusal.code, "value_error", &loc, refusal.message);
         }
         Self::new(status, refusal.code, refusal.message)
@@ -155,14 +120,8 @@ pub(crate) fn create_failure_code(error: &RuntimeError) -> &'static str {
 /// published client repeats by itself.
 pub(crate) fn create_failure(failure_code: &str, message: &str) -> ApiError {
     let status = match failure_code {
-        code::IMAGE_PULL_FAILED | code::INVALID_ENTRYPOINT | code::NOT_SUPPORTED => {
-            StatusCode::BAD_REQUEST
-        }
+        code::IMAGE_PULL_FAILED | code::INVALID_ENTRYPOINT | code::NOT_SUPPORTED => StatusCode::BAD_REQUEST,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    ApiError::new(
-        status,
-        failure_code,
-        format!("the sandbox could not be made: {message}"),
-    )
+    ApiError::new(status, failure_code, format!("the sandbox could not be made: {message}"))
 }

@@ -37,18 +37,11 @@ impl Slot {
 /// Outermost: names the request, turns panics into answers, sets CORS headers.
 pub(crate) async fn identify(mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
-    request
-        .headers_mut()
-        .insert(headers::REQUEST_ID, id.clone());
+    request.headers_mut().insert(headers::REQUEST_ID, id.clone());
     let origin = request.headers().get(header::ORIGIN).cloned();
-    let preflight = request.method() == Method::OPTIONS
-        && request
-            .headers()
-            .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
-    let asked_headers = request
-        .headers()
-        .get(header::ACCESS_CONTROL_REQUEST_HEADERS)
-        .cloned();
+    let preflight =
+        request.method() == Method::OPTIONS && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+    let asked_headers = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let proxied = proxy::target::Target::parse(request.uri().path()).is_some();
 
     let started = std::time::Instant::now();
@@ -61,10 +54,7 @@ pub(crate) async fn identify(mut request: Request, next: Next) -> Response {
             Ok(response) => response,
             Err(_panic) => {
                 tracing::error!(request_id = ?id, %method, path, "a handler panicked");
-                ApiError::internal(
-                    "the server failed at this request; report it with the request id",
-                )
-                .into_response()
+                ApiError::internal("the server failed at this request; report it with the request id").into_response()
             }
         }
     };
@@ -84,9 +74,7 @@ pub(crate) async fn identify(mut request: Request, next: Next) -> Response {
 }
 
 fn request_id(request: &HeaderMap) -> HeaderValue {
-    let sent = request
-        .get(headers::REQUEST_ID)
-        .map(|value| value.as_bytes().trim_ascii());
+    let sent = request.get(headers::REQUEST_ID).map(|value| value.as_bytes().trim_ascii());
     sent.filter(|id| !id.is_empty() && id.len() <= MAX_REQUEST_ID_BYTES)
         .and_then(|id| HeaderValue::from_bytes(id).ok())
         .unwrap_or_else(|| {
@@ -100,10 +88,7 @@ fn preflight_answer(asked_headers: Option<HeaderValue>) -> Response {
     let set = response.headers_mut();
     let methods = HeaderValue::from_static("DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT");
     set.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
-    set.insert(
-        header::ACCESS_CONTROL_MAX_AGE,
-        HeaderValue::from(PREFLIGHT_SECONDS.as_secs()),
-    );
+    set.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from(PREFLIGHT_SECONDS.as_secs()));
     if let Some(asked) = asked_headers {
         set.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked);
     }
@@ -119,24 +104,14 @@ fn allow_origin(response: &mut HeaderMap, origin: HeaderValue, proxied: bool) {
     }
     response.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     response.append(header::VARY, HeaderValue::from_static("Origin"));
-    response.insert(
-        header::ACCESS_CONTROL_EXPOSE_HEADERS,
-        HeaderValue::from_static("OPEN-SANDBOX-ORIGIN"),
-    );
+    response.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("OPEN-SANDBOX-ORIGIN"));
     if !proxied {
-        response.insert(
-            header::ACCESS_CONTROL_ALLOW_CREDENTIALS,
-            HeaderValue::from_static("true"),
-        );
+        response.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
     }
 }
 
 /// Second: nothing but `/health`, `/version` and the proxy (which has its own check) goes without the key.
-pub(crate) async fn authenticate(
-    State(app): State<Arc<App>>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub(crate) async fn authenticate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let open = matches!(path, "/health" | "/version");
     if !open
@@ -150,13 +125,8 @@ pub(crate) async fn authenticate(
 
 /// Third: bounds the requests that are worked on. Calls to ports last as long as they like and have a bound of
 /// their own, the number of connections.
-pub(crate) async fn limit(
-    State(app): State<Arc<App>>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    let free = request.uri().path() == "/health"
-        || proxy::target::Target::parse(request.uri().path()).is_some();
+pub(crate) async fn limit(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let free = request.uri().path() == "/health" || proxy::target::Target::parse(request.uri().path()).is_some();
     let slot = Slot::default();
     if !free && let Some(slots) = &app.slots {
         match slots.clone().try_acquire_owned() {

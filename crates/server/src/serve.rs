@@ -100,13 +100,7 @@ pub async fn serve(
     app.tasks.spawn(crate::proxy::pool::expire(app.clone()));
 
     let server = &app.config.server;
-    let connections = accept::accept(
-        listener,
-        routes::router(&app),
-        server.timeout_keep_alive,
-        stop,
-    )
-    .await;
+    let connections = accept::accept(listener, routes::router(&app), server.timeout_keep_alive, stop).await;
     tracing::info!("server stops");
     let deadline = tokio::time::Instant::now() + server.timeout_graceful_shutdown;
     connections.close(server.timeout_graceful_shutdown).await;

@@ -26,13 +26,8 @@ pub(crate) fn sandbox(row: &Row, view: View, runtime: &str) -> Sandbox {
     let spec = &row.spec;
     Sandbox {
         id: row.id.as_str().to_owned(),
-        image: (view != View::Created).then(|| ImageUri {
-            uri: spec.image.clone(),
-        }),
-        platform: spec.platform.as_ref().map(|p| PlatformSpec {
-            os: p.os.clone(),
-            arch: p.arch.clone(),
-        }),
+        image: (view != View::Created).then(|| ImageUri { uri: spec.image.clone() }),
+        platform: spec.platform.as_ref().map(|p| PlatformSpec { os: p.os.clone(), arch: p.arch.clone() }),
         status: SandboxStatus {
             state: row.state.as_str().to_owned(),
             reason: Some(row.reason.clone()),
@@ -47,10 +42,7 @@ pub(crate) fn sandbox(row: &Row, view: View, runtime: &str) -> Sandbox {
         created_at: row.created_at.to_string(),
         runtime: (view == View::Detail).then(|| runtime.to_owned()),
         receipt: match view {
-            View::Detail => row
-                .receipt
-                .as_ref()
-                .and_then(|receipt| serde_json::to_value(receipt).ok()),
+            View::Detail => row.receipt.as_ref().and_then(|receipt| serde_json::to_value(receipt).ok()),
             View::Created | View::Item => None,
         },
     }
@@ -63,30 +55,16 @@ pub(crate) fn decode<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
         let loc = path_of(error.path());
         undecodable(loc, error.inner())
     })?;
-    json.end()
-        .map_err(|error| undecodable(Vec::new(), &error))?;
+    json.end().map_err(|error| undecodable(Vec::new(), &error))?;
     Ok(value)
 }
 
 fn undecodable(path: Vec<String>, error: &serde_json::Error) -> ApiError {
-    let kind = if error.is_data() {
-        "value_error"
-    } else {
-        "json_invalid"
-    };
-    let place = if path.is_empty() {
-        String::new()
-    } else {
-        format!("{}: ", path.join("."))
-    };
+    let kind = if error.is_data() { "value_error" } else { "json_invalid" };
+    let place = if path.is_empty() { String::new() } else { format!("{}: ", path.join(".")) };
     let mut loc = vec!["body".to_owned()];
     loc.extend(path);
-    ApiError::invalid(
-        code::INVALID_REQUEST_BODY,
-        kind,
-        &loc,
-        format!("{place}{error}"),
-    )
+    ApiError::invalid(code::INVALID_REQUEST_BODY, kind, &loc, format!("{place}{error}"))
 }
 
 fn path_of(path: &serde_path_to_error::Path) -> Vec<String> {
@@ -104,11 +82,8 @@ fn path_of(path: &serde_path_to_error::Path) -> Vec<String> {
 /// Reads an RFC 3339 instant; without an offset it is UTC. Kept to microseconds, as it is stored.
 pub(crate) fn instant(text: &str) -> Option<Timestamp> {
     let text = text.trim();
-    let parsed = text.parse::<Timestamp>().ok().or_else(|| {
-        jiff::tz::TimeZone::UTC
-            .to_timestamp(text.parse().ok()?)
-            .ok()
-    })?;
+    let parsed =
+        text.parse::<Timestamp>().ok().or_else(|| jiff::tz::TimeZone::UTC.to_timestamp(text.parse().ok()?).ok())?;
     Some(micros(parsed))
 }
 

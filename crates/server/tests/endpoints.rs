@@ -15,16 +15,10 @@ async fn execd_and_policy_ports_always_resolve_with_the_prefix_as_called() {
     let server = Server::start().await;
     let id = server.create(json!({})).await;
     for prefix in ["", "/v1"] {
-        for (port, header) in [
-            (44772, "X-EXECD-ACCESS-TOKEN"),
-            (18080, "OpenSandbox-Secure-Access"),
-            (8000, "OpenSandbox-Secure-Access"),
-        ] {
-            let found = server
-                .get(&format!(
-                    "{prefix}/sandboxes/{id}/endpoints/{port}?use_server_proxy=true"
-                ))
-                .await;
+        for (port, header) in
+            [(44772, "X-EXECD-ACCESS-TOKEN"), (18080, "OpenSandbox-Secure-Access"), (8000, "OpenSandbox-Secure-Access")]
+        {
+            let found = server.get(&format!("{prefix}/sandboxes/{id}/endpoints/{port}?use_server_proxy=true")).await;
             let expected = json!({
                 "endpoint": format!("{}{prefix}/sandboxes/{id}/proxy/{port}", server.address),
                 "headers": { header: token(&id) },
@@ -40,37 +34,19 @@ async fn ports_and_parameters_out_of_form_are_refused() {
     let id = server.create(json!({})).await;
     let at = |rest: &str| format!("/v1/sandboxes/{id}/endpoints/{rest}");
     server.get(&at("0")).await.is(400, "SANDBOX::INVALID_PORT");
-    server
-        .get(&at("65536"))
-        .await
-        .is(400, "SANDBOX::INVALID_PORT");
+    server.get(&at("65536")).await.is(400, "SANDBOX::INVALID_PORT");
     assert_eq!(server.get(&at("http")).await.status, 422);
-    assert_eq!(
-        server.get(&at("80?use_server_proxy=maybe")).await.status,
-        422
-    );
+    assert_eq!(server.get(&at("80?use_server_proxy=maybe")).await.status, 422);
     assert_eq!(server.get(&at("80?expires=99999999999")).await.status, 400);
-    assert_eq!(
-        server
-            .get(&at("80?use_server_proxy=1&expires=1"))
-            .await
-            .status,
-        400
-    );
+    assert_eq!(server.get(&at("80?use_server_proxy=1&expires=1")).await.status, 400);
 }
 
 #[tokio::test]
 async fn os_016_a_look_up_waits_for_the_create_and_one_that_succeeds_costs_no_poll() {
     let server = Server::start().await;
     server.runtime.hold();
-    let created = server
-        .post("/v1/sandboxes", body_with(json!({})))
-        .await
-        .json();
-    let path = format!(
-        "/v1/sandboxes/{}/endpoints/44772",
-        created["id"].as_str().expect("an id")
-    );
+    let created = server.post("/v1/sandboxes", body_with(json!({}))).await.json();
+    let path = format!("/v1/sandboxes/{}/endpoints/44772", created["id"].as_str().expect("an id"));
     let waiting = server.get(&path);
     tokio::pin!(waiting);
     tokio::select! {
@@ -91,9 +67,7 @@ async fn a_create_that_fails_reaches_the_look_up_with_its_cause_and_status() {
         (ErrorKind::Exhausted, 500, "SANDBOX::SANDBOX_START_FAILED"),
         (ErrorKind::Internal, 500, "SANDBOX::SANDBOX_START_FAILED"),
     ] {
-        server
-            .runtime
-            .fail_next(Call::Create, kind, "there is no image \"nope\"");
+        server.runtime.fail_next(Call::Create, kind, "there is no image \"nope\"");
         let id = server.create(json!({})).await;
         let look_up = Request::builder()
             .uri(format!("/v1/sandboxes/{id}/endpoints/44772"))
@@ -117,14 +91,8 @@ async fn held_look_ups_do_not_count_against_the_concurrency_limit() {
     config.server.limit_concurrency = 1;
     let server = Server::with(config).await;
     server.runtime.hold();
-    let created = server
-        .post("/v1/sandboxes", body_with(json!({})))
-        .await
-        .json();
-    let path = format!(
-        "/v1/sandboxes/{}/endpoints/44772",
-        created["id"].as_str().expect("an id")
-    );
+    let created = server.post("/v1/sandboxes", body_with(json!({}))).await.json();
+    let path = format!("/v1/sandboxes/{}/endpoints/44772", created["id"].as_str().expect("an id"));
     let patient = async |path: &str| {
         loop {
             let answer = server.get(path).await;

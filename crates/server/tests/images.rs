@@ -14,15 +14,11 @@ fn root_archive(content: &str) -> Vec<u8> {
     directory.set_entry_type(tar::EntryType::Directory);
     directory.set_mode(0o755);
     directory.set_size(0);
-    archive
-        .append_data(&mut directory, "etc/", &b""[..])
-        .expect("appended");
+    archive.append_data(&mut directory, "etc/", &b""[..]).expect("appended");
     let mut file = tar::Header::new_gnu();
     file.set_mode(0o644);
     file.set_size(content.len() as u64);
-    archive
-        .append_data(&mut file, "etc/motd", content.as_bytes())
-        .expect("appended");
+    archive.append_data(&mut file, "etc/motd", content.as_bytes()).expect("appended");
     archive.into_inner().expect("an archive")
 }
 
@@ -59,27 +55,13 @@ async fn an_archive_is_imported_listed_and_removed() {
     assert_eq!(answer.status, 200, "{:?}", answer.body);
     assert_eq!(answer.headers["content-type"], "application/x-ndjson");
     let image = last_line(&answer)["image"].clone();
-    assert!(
-        image["id"]
-            .as_str()
-            .is_some_and(|id| id.starts_with("sha256:")),
-        "{image}"
-    );
+    assert!(image["id"].as_str().is_some_and(|id| id.starts_with("sha256:")), "{image}");
     assert_eq!(uploads(&server), 0, "the upload is gone");
     let listed = server.get("/v1/images").await.json();
     assert_eq!(listed["items"], json!([image]));
-    let name = image["references"][0]
-        .as_str()
-        .expect("a name")
-        .replace('/', "%2F");
-    assert_eq!(
-        server.delete(&format!("/v1/images/{name}")).await.status,
-        204
-    );
-    server
-        .delete(&format!("/v1/images/{name}"))
-        .await
-        .is(404, "IMAGE::NOT_FOUND");
+    let name = image["references"][0].as_str().expect("a name").replace('/', "%2F");
+    assert_eq!(server.delete(&format!("/v1/images/{name}")).await.status, 204);
+    server.delete(&format!("/v1/images/{name}")).await.is(404, "IMAGE::NOT_FOUND");
     assert_eq!(server.get("/v1/images").await.json()["items"], json!([]));
     assert_eq!(server.post("/v1/images/prune", json!({})).await.status, 200);
 }
@@ -100,30 +82,16 @@ async fn a_pull_that_fails_says_why() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let closed = listener.local_addr().expect("bound");
     drop(listener);
-    let answer = server
-        .post("/v1/images/pull", json!({ "uri": format!("{closed}/a:1") }))
-        .await;
+    let answer = server.post("/v1/images/pull", json!({ "uri": format!("{closed}/a:1") })).await;
     let (code, message) = failure(&answer);
     assert_eq!(code, "IMAGE::REGISTRY_FAILED");
     assert!(message.contains(&closed.to_string()), "{message}");
-    server
-        .post("/v1/images/pull", json!({ "uri": "NOT VALID" }))
-        .await
-        .is(400, "SANDBOX::INVALID_PARAMETER");
-    assert_eq!(
-        server
-            .post("/v1/images/pull", json!({ "url": "x" }))
-            .await
-            .status,
-        422
-    );
+    server.post("/v1/images/pull", json!({ "uri": "NOT VALID" })).await.is(400, "SANDBOX::INVALID_PARAMETER");
+    assert_eq!(server.post("/v1/images/pull", json!({ "url": "x" })).await.status, 422);
 }
 
 #[tokio::test]
 async fn a_server_without_a_store_says_so() {
     let server = Server::start().await;
-    server
-        .get("/v1/images")
-        .await
-        .is(501, "IMAGE::NOT_SUPPORTED");
+    server.get("/v1/images").await.is(501, "IMAGE::NOT_SUPPORTED");
 }

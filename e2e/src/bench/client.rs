@@ -60,7 +60,13 @@ impl Connection {
     ///
     /// # Errors
     /// The connection broke.
-    pub async fn send(&mut self, method: Method, path: &str, headers: Headers<'_>, body: Payload) -> Result<Response<Incoming>> {
+    pub async fn send(
+        &mut self,
+        method: Method,
+        path: &str,
+        headers: Headers<'_>,
+        body: Payload,
+    ) -> Result<Response<Incoming>> {
         self.sender.ready().await.context("the connection was closed")?;
         let mut request = Request::builder().method(method).uri(path).header("host", &self.host);
         for (name, value) in headers {
@@ -85,7 +91,13 @@ impl Connection {
     ///
     /// # Errors
     /// As there; or the answer is no JSON.
-    pub async fn json(&mut self, method: Method, path: &str, headers: Headers<'_>, body: serde_json::Value) -> Result<serde_json::Value> {
+    pub async fn json(
+        &mut self,
+        method: Method,
+        path: &str,
+        headers: Headers<'_>,
+        body: serde_json::Value,
+    ) -> Result<serde_json::Value> {
         let mut all = headers.to_vec();
         let payload = if body.is_null() {
             Payload::Empty

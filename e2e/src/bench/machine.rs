@@ -49,7 +49,8 @@ pub fn facts(revision: &str) -> Result<Vec<(String, String)>> {
 
 /// What a command says, on either stream.
 fn command(name: &str, arguments: &[&str]) -> Result<String> {
-    let output = Command::new(name).args(arguments).output().with_context(|| format!("run {name}: is it installed?"))?;
+    let output =
+        Command::new(name).args(arguments).output().with_context(|| format!("run {name}: is it installed?"))?;
     ensure!(output.status.success(), "{name} {arguments:?} ended with {}", output.status);
     let said = if output.stdout.is_empty() { output.stderr } else { output.stdout };
     Ok(String::from_utf8_lossy(&said).trim().to_owned())

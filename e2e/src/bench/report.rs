@@ -152,7 +152,13 @@ impl Row {
             );
         }
         for target in &self.targets {
-            let _ = writeln!(text, "    {} {}: {}", if target.met { "met   " } else { "MISSED" }, target.bound, target.found);
+            let _ = writeln!(
+                text,
+                "    {} {}: {}",
+                if target.met { "met   " } else { "MISSED" },
+                target.bound,
+                target.found
+            );
         }
         text
     }

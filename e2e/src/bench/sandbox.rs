@@ -101,7 +101,12 @@ impl Sandbox {
     ///
     /// # Errors
     /// The look-up fails.
-    pub async fn port(&self, connection: &mut Connection, key: &str, port: u16) -> Result<(String, Vec<(String, String)>)> {
+    pub async fn port(
+        &self,
+        connection: &mut Connection,
+        key: &str,
+        port: u16,
+    ) -> Result<(String, Vec<(String, String)>)> {
         endpoint(connection, key, &self.id, port).await
     }
 
@@ -134,9 +139,15 @@ impl Sandbox {
     }
 }
 
-async fn endpoint(connection: &mut Connection, key: &str, id: &str, port: u16) -> Result<(String, Vec<(String, String)>)> {
+async fn endpoint(
+    connection: &mut Connection,
+    key: &str,
+    id: &str,
+    port: u16,
+) -> Result<(String, Vec<(String, String)>)> {
     let auth = [("open-sandbox-api-key", key)];
-    let answer = connection.json(Method::GET, &format!("/v1/sandboxes/{id}/endpoints/{port}"), &auth, Value::Null).await?;
+    let answer =
+        connection.json(Method::GET, &format!("/v1/sandboxes/{id}/endpoints/{port}"), &auth, Value::Null).await?;
     let endpoint = answer["endpoint"].as_str().context("an endpoint")?;
     let path = endpoint.find('/').map_or("", |slash| &endpoint[slash..]).to_owned();
     let headers = answer["headers"].as_object().context("an endpoint has headers")?;

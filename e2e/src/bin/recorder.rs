@@ -15,9 +15,7 @@ fn main() -> Result<()> {
     let mut specs = PathBuf::from("specs");
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
-        let value = arguments
-            .next()
-            .with_context(|| format!("{name} needs a value"))?;
+        let value = arguments.next().with_context(|| format!("{name} needs a value"))?;
         match name.as_str() {
             "--upstream" => upstream = Some(value.parse().context("--upstream is an address")?),
             "--report" => report = Some(value.into()),
@@ -25,14 +23,9 @@ fn main() -> Result<()> {
             _ => bail!("unknown argument {name}"),
         }
     }
-    let recorder = Recorder::new(
-        &specs,
-        upstream.context("--upstream is missing")?,
-        &report.context("--report is missing")?,
-    )?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let recorder =
+        Recorder::new(&specs, upstream.context("--upstream is missing")?, &report.context("--report is missing")?)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         println!("{}", listener.local_addr()?);

@@ -85,16 +85,8 @@ const FIRST_REFUSAL: u16 = 400;
 
 /// Error codes by which the control plane answers for a port of a sandbox
 /// before the request got there.
-const PLATFORM_CODES: [&str; 8] = [
-    "SANDBOX::",
-    "MISSING_",
-    "INVALID_API_KEY",
-    "BACKEND_",
-    "NETWORK::",
-    "GENERAL::",
-    "KUBERNETES::",
-    "EGRESS::",
-];
+const PLATFORM_CODES: [&str; 8] =
+    ["SANDBOX::", "MISSING_", "INVALID_API_KEY", "BACKEND_", "NETWORK::", "GENERAL::", "KUBERNETES::", "EGRESS::"];
 
 /// Checks `exchange` against `contract`.
 #[must_use]
@@ -114,10 +106,7 @@ pub fn check(contract: &Contract, exchange: &Exchange) -> Finding {
         Some(found) if answered_by_platform(found, exchange) => {
             check_error_body(exchange, &mut violations);
             asked = Some(name_of(found));
-            format!(
-                "lifecycle {} /v1/sandboxes/{{sandbox_id}}/proxy/{{port}}/{{full_path}}",
-                exchange.method
-            )
+            format!("lifecycle {} /v1/sandboxes/{{sandbox_id}}/proxy/{{port}}/{{full_path}}", exchange.method)
         }
         Some(found) => {
             check_operation(found, exchange, &mut violations);
@@ -125,30 +114,18 @@ pub fn check(contract: &Contract, exchange: &Exchange) -> Finding {
         }
         None => {
             if outcome == Outcome::Success {
-                push(
-                    &mut violations,
-                    "undocumented-operation",
-                    format!("answered {}", exchange.status),
-                );
+                push(&mut violations, "undocumented-operation", format!("answered {}", exchange.status));
             } else {
                 check_error_body(exchange, &mut violations);
             }
             format!("none {} {}", exchange.method, exchange.path)
         }
     };
-    Finding {
-        operation: operation_name,
-        asked,
-        outcome,
-        violations,
-    }
+    Finding { operation: operation_name, asked, outcome, violations }
 }
 
 fn push(violations: &mut Vec<Violation>, kind: &'static str, detail: impl Into<String>) {
-    violations.push(Violation {
-        kind,
-        detail: detail.into(),
-    });
+    violations.push(Violation { kind, detail: detail.into() });
 }
 
 /// What holds for every answer, whoever gives it.
@@ -173,20 +150,14 @@ fn answered_by_platform(operation: &Operation, exchange: &Exchange) -> bool {
     let Ok(body) = serde_json::from_slice::<Value>(&exchange.response.seen) else {
         return false;
     };
-    body["code"]
-        .as_str()
-        .is_some_and(|code| PLATFORM_CODES.iter().any(|prefix| code.starts_with(prefix)))
+    body["code"].as_str().is_some_and(|code| PLATFORM_CODES.iter().any(|prefix| code.starts_with(prefix)))
 }
 
 fn check_operation(operation: &Operation, exchange: &Exchange, violations: &mut Vec<Violation>) {
     check_request(operation, exchange, violations);
     let documented = operation.responses.get(&exchange.status);
     let Some(response) = documented.or_else(|| operation.responses.get(&0)) else {
-        push(
-            violations,
-            "undocumented-status",
-            exchange.status.to_string(),
-        );
+        push(violations, "undocumented-status", exchange.status.to_string());
         if exchange.status >= FIRST_REFUSAL {
             check_error_body(exchange, violations);
         }
@@ -195,12 +166,7 @@ fn check_operation(operation: &Operation, exchange: &Exchange, violations: &mut 
     for header in &response.headers {
         let wanted = header.to_lowercase();
         // These depend on the request, which the document does not say.
-        let conditional = [
-            "retry-after",
-            "content-range",
-            "content-disposition",
-            "content-length",
-        ];
+        let conditional = ["retry-after", "content-range", "content-disposition", "content-length"];
         let present = exchange.headers.iter().any(|(name, _)| *name == wanted);
         if !present && !conditional.contains(&wanted.as_str()) {
             push(violations, "missing-header", header.clone());
@@ -213,11 +179,7 @@ fn check_operation(operation: &Operation, exchange: &Exchange, violations: &mut 
             check_error_body(exchange, violations);
         }
         if exchange.status < FIRST_REFUSAL && documented.is_some() && exchange.response.total > 0 {
-            push(
-                violations,
-                "unexpected-body",
-                snippet(&exchange.response.seen),
-            );
+            push(violations, "unexpected-body", snippet(&exchange.response.seen));
         }
         return;
     }
@@ -234,56 +196,33 @@ fn check_request(operation: &Operation, exchange: &Exchange, violations: &mut Ve
     match serde_json::from_slice::<Value>(body) {
         Ok(value) => {
             if let Err(error) = validator.validate(&value) {
-                push(
-                    violations,
-                    "invalid-request-accepted",
-                    format!("{}: {error}", error.instance_path()),
-                );
+                push(violations, "invalid-request-accepted", format!("{}: {error}", error.instance_path()));
             }
         }
         Err(_) if body.is_empty() => {}
-        Err(error) => push(
-            violations,
-            "invalid-request-accepted",
-            format!("not JSON: {error}"),
-        ),
+        Err(error) => push(violations, "invalid-request-accepted", format!("not JSON: {error}")),
     }
 }
 
-fn check_content(
-    operation: &Operation,
-    response: &Response,
-    exchange: &Exchange,
-    violations: &mut Vec<Violation>,
-) {
+fn check_content(operation: &Operation, response: &Response, exchange: &Exchange, violations: &mut Vec<Violation>) {
     let says_nothing = response.content.values().all(Option::is_none);
     if exchange.response.ended && exchange.response.total == 0 && says_nothing {
         return;
     }
     let media = media_type(&exchange.headers);
-    let entry = response
-        .content
-        .get(&media)
-        .or_else(|| response.content.get("*/*"));
+    let entry = response.content.get(&media).or_else(|| response.content.get("*/*"));
     let Some(schema) = entry else {
         let allowed: Vec<&str> = response.content.keys().map(String::as_str).collect();
         push(
             violations,
             "content-type",
-            format!(
-                "{}: {media:?}, documented {}",
-                exchange.status,
-                allowed.join(" or ")
-            ),
+            format!("{}: {media:?}, documented {}", exchange.status, allowed.join(" or ")),
         );
         return;
     };
     if media == "text/event-stream" {
-        let shape = if operation.name.ends_with("/metrics/watch") {
-            events::Shape::Metrics
-        } else {
-            events::Shape::Execution
-        };
+        let shape =
+            if operation.name.ends_with("/metrics/watch") { events::Shape::Metrics } else { events::Shape::Execution };
         for problem in events::check(shape, schema.as_ref(), &exchange.response) {
             push(violations, "stream", problem);
         }
@@ -298,20 +237,12 @@ fn check_content(
     match (serde_json::from_slice::<Value>(body), schema) {
         (Ok(value), Some(schema)) => {
             for error in schema.iter_errors(&value) {
-                push(
-                    violations,
-                    "body-schema",
-                    format!("{}: {}: {error}", exchange.status, error.instance_path()),
-                );
+                push(violations, "body-schema", format!("{}: {}: {error}", exchange.status, error.instance_path()));
             }
         }
         (Ok(_), None) => {}
         (Err(error), _) => {
-            push(
-                violations,
-                "body-schema",
-                format!("{}: not JSON: {error}", exchange.status),
-            );
+            push(violations, "body-schema", format!("{}: not JSON: {error}", exchange.status));
         }
     }
 }
@@ -324,33 +255,17 @@ fn check_error_body(exchange: &Exchange, violations: &mut Vec<Violation>) {
     let value: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
     let filled = |key: &str| value[key].as_str().is_some_and(|text| !text.is_empty());
     if !filled("code") || !filled("message") {
-        push(
-            violations,
-            "error-shape",
-            format!("{}: {}", exchange.status, snippet(body)),
-        );
+        push(violations, "error-shape", format!("{}: {}", exchange.status, snippet(body)));
     }
 }
 
 fn media_type(headers: &[(String, String)]) -> String {
-    let value = headers
-        .iter()
-        .find(|(name, _)| name == "content-type")
-        .map(|(_, v)| v.as_str());
-    value
-        .unwrap_or("")
-        .split(';')
-        .next()
-        .unwrap_or("")
-        .trim()
-        .to_lowercase()
+    let value = headers.iter().find(|(name, _)| name == "content-type").map(|(_, v)| v.as_str());
+    value.unwrap_or("").split(';').next().unwrap_or("").trim().to_lowercase()
 }
 
 /// The first characters of a body, for a person.
 fn snippet(body: &[u8]) -> String {
     const SHOWN_CHARS: usize = 200;
-    String::from_utf8_lossy(body)
-        .chars()
-        .take(SHOWN_CHARS)
-        .collect()
+    String::from_utf8_lossy(body).chars().take(SHOWN_CHARS).collect()
 }

@@ -79,10 +79,8 @@ impl Contract {
         for api in [Api::Lifecycle, Api::Execd, Api::Egress] {
             let path = directory.join(format!("{}.openapi.json", api.name()));
             let text = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
-            let document: Value = serde_json::from_slice(&text)
-                .with_context(|| format!("parse {}", path.display()))?;
-            read_paths(api, &document, &mut operations)
-                .with_context(|| format!("compile {}", path.display()))?;
+            let document: Value = serde_json::from_slice(&text).with_context(|| format!("parse {}", path.display()))?;
+            read_paths(api, &document, &mut operations).with_context(|| format!("compile {}", path.display()))?;
         }
         Ok(Self { operations })
     }
@@ -117,12 +115,7 @@ impl Contract {
             .iter()
             .filter(|o| o.api == api && o.method == method && matches(&o.segments, &wanted))
             // The template with the most fixed segments is the specific one.
-            .max_by_key(|o| {
-                o.segments
-                    .iter()
-                    .filter(|s| matches!(s, Segment::Fixed(_)))
-                    .count()
-            })
+            .max_by_key(|o| o.segments.iter().filter(|s| matches!(s, Segment::Fixed(_))).count())
     }
 }
 
@@ -139,12 +132,8 @@ fn proxied(path: &str) -> Option<(&str, &str)> {
 fn matches(template: &[Segment], path: &[&str]) -> bool {
     match (template, path) {
         ([Segment::Rest], [_, ..]) => true,
-        ([Segment::Fixed(fixed), more @ ..], [head, tail @ ..]) => {
-            fixed == head && matches(more, tail)
-        }
-        ([Segment::Variable, more @ ..], [head, tail @ ..]) => {
-            !head.is_empty() && matches(more, tail)
-        }
+        ([Segment::Fixed(fixed), more @ ..], [head, tail @ ..]) => fixed == head && matches(more, tail),
+        ([Segment::Variable, more @ ..], [head, tail @ ..]) => !head.is_empty() && matches(more, tail),
         ([], []) => true,
         _ => false,
     }
@@ -166,24 +155,14 @@ fn read_paths(api: Api, document: &Value, into: &mut Vec<Operation>) -> Result<(
     Ok(())
 }
 
-fn read_operation(
-    api: Api,
-    document: &Value,
-    template: &str,
-    method: &str,
-    detail: &Value,
-) -> Result<Operation> {
+fn read_operation(api: Api, document: &Value, template: &str, method: &str, detail: &Value) -> Result<Operation> {
     let request = match detail.pointer("/requestBody/content/application~1json/schema") {
         Some(schema) => validator(document, schema)?,
         None => None,
     };
     let mut responses = BTreeMap::new();
     for (status, response) in detail["responses"].as_object().context("no `responses`")? {
-        let status = if status == "default" {
-            0
-        } else {
-            status.parse()?
-        };
+        let status = if status == "default" { 0 } else { status.parse()? };
         responses.insert(status, read_response(document, response)?);
     }
     let method = method.to_uppercase();
@@ -192,11 +171,7 @@ fn read_operation(
         name: format!("{method} {template}"),
         request,
         responses,
-        segments: template
-            .trim_start_matches('/')
-            .split('/')
-            .map(segment)
-            .collect(),
+        segments: template.trim_start_matches('/').split('/').map(segment).collect(),
         method,
     })
 }
@@ -220,11 +195,7 @@ fn read_response(document: &Value, response: &Value) -> Result<Response> {
     if let Some(content) = response["content"].as_object() {
         for (media, detail) in content {
             let schema = &detail["schema"];
-            let compiled = if schema.is_null() {
-                None
-            } else {
-                validator(document, schema)?
-            };
+            let compiled = if schema.is_null() { None } else { validator(document, schema)? };
             read.content.insert(media.clone(), compiled);
         }
     }
@@ -242,10 +213,7 @@ fn validator(document: &Value, schema: &Value) -> Result<Option<jsonschema::Vali
         return Ok(None);
     }
     root.insert("components".into(), document["components"].clone());
-    root.insert(
-        "$schema".into(),
-        json!("https://json-schema.org/draft/2020-12/schema"),
-    );
+    root.insert("$schema".into(), json!("https://json-schema.org/draft/2020-12/schema"));
     let compiled = jsonschema::options()
         .should_validate_formats(true)
         .build(&Value::Object(root))

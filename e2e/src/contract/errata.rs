@@ -38,8 +38,7 @@ impl Errata {
     /// # Errors
     /// The file is missing, malformed, or an entry lacks its reason.
     pub fn load(path: &Path) -> Result<Self> {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+        let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
         Self::parse(&text).with_context(|| format!("parse {}", path.display()))
     }
 

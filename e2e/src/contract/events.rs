@@ -18,11 +18,7 @@ pub(crate) enum Shape {
 const MAX_CHECKED_EVENTS: usize = 500;
 
 /// Lists what is wrong with the part of the stream that was seen.
-pub(crate) fn check(
-    shape: Shape,
-    schema: Option<&jsonschema::Validator>,
-    body: &Body,
-) -> Vec<String> {
+pub(crate) fn check(shape: Shape, schema: Option<&jsonschema::Validator>, body: &Body) -> Vec<String> {
     match shape {
         Shape::Execution => execution(schema, body),
         Shape::Metrics => metrics(schema, body),
@@ -34,11 +30,7 @@ fn metrics(schema: Option<&jsonschema::Validator>, body: &Body) -> Vec<String> {
     let text = String::from_utf8_lossy(&body.seen);
     // The last piece may be cut off by the reader.
     let complete = text.rsplit_once('\n').map_or("", |(head, _)| head);
-    for line in complete
-        .lines()
-        .filter(|line| !line.is_empty())
-        .take(MAX_CHECKED_EVENTS)
-    {
+    for line in complete.lines().filter(|line| !line.is_empty()).take(MAX_CHECKED_EVENTS) {
         against(schema, line, &mut problems);
     }
     problems
@@ -51,28 +43,19 @@ fn execution(schema: Option<&jsonschema::Validator>, body: &Body) -> Vec<String>
     let mut frames: Vec<&str> = text.split("\n\n").collect();
     let tail = frames.pop().unwrap_or("");
     if whole && !tail.is_empty() {
-        problems.push(format!(
-            "bytes after the last frame: {:?}",
-            first_chars(tail)
-        ));
+        problems.push(format!("bytes after the last frame: {:?}", first_chars(tail)));
     }
     let mut types = Vec::with_capacity(frames.len());
     for (index, frame) in frames.iter().enumerate() {
         if frame.contains('\n') {
-            problems.push(format!(
-                "frame {index} spans lines: {:?}",
-                first_chars(frame)
-            ));
+            problems.push(format!("frame {index} spans lines: {:?}", first_chars(frame)));
         }
         if index < MAX_CHECKED_EVENTS {
             against(schema, frame, &mut problems);
         }
         let event: Value = serde_json::from_str(frame).unwrap_or(Value::Null);
         if !event["timestamp"].is_u64() {
-            problems.push(format!(
-                "frame {index} has no timestamp: {:?}",
-                first_chars(frame)
-            ));
+            problems.push(format!("frame {index} has no timestamp: {:?}", first_chars(frame)));
         }
         types.push(event["type"].as_str().unwrap_or("?").to_owned());
     }
@@ -88,12 +71,8 @@ fn order(types: &[String], whole: bool, problems: &mut Vec<String>) {
         problems.push(format!("first event is {first}, not init"));
     }
     let terminal = |kind: &String| kind == "error" || kind == "execution_complete";
-    let ends: Vec<usize> = types
-        .iter()
-        .enumerate()
-        .filter(|(_, kind)| terminal(kind))
-        .map(|(index, _)| index)
-        .collect();
+    let ends: Vec<usize> =
+        types.iter().enumerate().filter(|(_, kind)| terminal(kind)).map(|(index, _)| index).collect();
     if ends.len() > 1 {
         problems.push(format!("{} terminal events", ends.len()));
     }

@@ -27,15 +27,8 @@ pub(super) struct Watched(pub(super) Arc<Mutex<Body>>);
 
 impl Tee {
     /// Passes `inner` and calls `finish` when it ends or is given up.
-    pub(super) fn finish(
-        inner: Incoming,
-        finish: impl FnOnce(Body) + Send + Sync + 'static,
-    ) -> Self {
-        Self {
-            inner,
-            seen: Body::default(),
-            finish: Some(Box::new(finish)),
-        }
+    pub(super) fn finish(inner: Incoming, finish: impl FnOnce(Body) + Send + Sync + 'static) -> Self {
+        Self { inner, seen: Body::default(), finish: Some(Box::new(finish)) }
     }
 
     /// Passes `inner` and keeps what was seen where the caller finds it later.
@@ -51,9 +44,7 @@ impl Tee {
     fn note(&mut self, data: &Bytes) {
         self.seen.total += data.len() as u64;
         let room = MAX_KEPT_BYTES - self.seen.seen.len();
-        self.seen
-            .seen
-            .extend_from_slice(&data[..data.len().min(room)]);
+        self.seen.seen.extend_from_slice(&data[..data.len().min(room)]);
     }
 
     fn end(&mut self, ended: bool) {

@@ -29,7 +29,11 @@ const KILL_WAIT: Duration = Duration::from_secs(5);
 pub async fn interrupt(daemon: Rc<Daemon>, query: &Query) -> Result<Answer> {
     let id = query.require("id")?;
     let command = daemon.commands.get(id).ok_or_else(|| {
-        ApiError::new(StatusCode::BAD_REQUEST, code::CONTEXT_NOT_FOUND, format!("no command, session or context has the id {id:?}"))
+        ApiError::new(
+            StatusCode::BAD_REQUEST,
+            code::CONTEXT_NOT_FOUND,
+            format!("no command, session or context has the id {id:?}"),
+        )
     })?;
     cancel(&command).await?;
     Ok(empty())
@@ -44,7 +48,8 @@ pub async fn cancel(command: &Command) -> Result<()> {
         (Outcome::Started(process), None) => process,
         (_, end) => {
             let code = end.map_or(super::NOT_STARTED, |end| end.code);
-            let message = format!("command {} has already ended with exit code {code}; nothing was signalled", command.id);
+            let message =
+                format!("command {} has already ended with exit code {code}; nothing was signalled", command.id);
             return Err(ApiError::new(StatusCode::BAD_REQUEST, code::RUNTIME_ERROR, message));
         }
     };

@@ -137,6 +137,5 @@ const NEEDS_ESCAPE: [bool; 256] = {
     table
 };
 
-
 #[cfg(test)]
 mod tests;

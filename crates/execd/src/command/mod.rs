@@ -18,8 +18,8 @@ mod show;
 mod spool;
 
 pub use cancel::interrupt;
-pub use request::make_plan;
 pub use pump::release_buffers;
+pub use request::make_plan;
 pub use run::run;
 pub use show::{logs, status};
 pub use spool::directories as private_directories;

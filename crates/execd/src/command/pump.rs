@@ -79,10 +79,14 @@ impl Events {
                 0 => String::new(),
                 ms => format!(r#""execution_time":{ms},"#),
             };
-            out.extend_from_slice(format!("{{\"type\":\"execution_complete\",{time}\"timestamp\":{timestamp}}}\n\n").as_bytes());
+            out.extend_from_slice(
+                format!("{{\"type\":\"execution_complete\",{time}\"timestamp\":{timestamp}}}\n\n").as_bytes(),
+            );
             return;
         }
-        out.extend_from_slice(format!(r#"{{"type":"error","error":{{"ename":"{COMMAND_ERROR_NAME}","evalue":""#).as_bytes());
+        out.extend_from_slice(
+            format!(r#"{{"type":"error","error":{{"ename":"{COMMAND_ERROR_NAME}","evalue":""#).as_bytes(),
+        );
         escape(&end.evalue, out);
         out.extend_from_slice(br#"","traceback":["#);
         for (index, detail) in end.detail.iter().enumerate() {

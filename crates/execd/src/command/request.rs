@@ -34,7 +34,10 @@ pub fn check(daemon: &Daemon, request: RunCommand) -> Result<Checked> {
     let argv = request.argv.filter(|argv| !argv.is_empty());
     let timeout_ms = match request.timeout.unwrap_or(0) {
         0 => None,
-        ms => Some(u64::try_from(ms).map_err(|_| ApiError::body(format!("timeout: {ms} is negative; give milliseconds, 0 for none")))?),
+        ms => Some(
+            u64::try_from(ms)
+                .map_err(|_| ApiError::body(format!("timeout: {ms} is negative; give milliseconds, 0 for none")))?,
+        ),
     };
     let (uid, gid) = (id("uid", request.uid)?, id("gid", request.gid)?);
     if gid.is_some() && uid.is_none() {
@@ -58,13 +61,17 @@ pub fn check(daemon: &Daemon, request: RunCommand) -> Result<Checked> {
     let envs = request.envs.unwrap_or_default();
     let env = environment(daemon, &accounts, requested.as_ref(), envs)?;
     let cwd = match request.cwd.filter(|cwd| !cwd.is_empty()) {
-        Some(cwd) => expand_path(&cwd, &env, daemon.cwd()).map_err(|error| ApiError::body(error.message).context("cwd"))?,
+        Some(cwd) => {
+            expand_path(&cwd, &env, daemon.cwd()).map_err(|error| ApiError::body(error.message).context("cwd"))?
+        }
         None => daemon.cwd().to_owned(),
     };
     match fs::metadata(&cwd) {
         Ok(found) if found.is_dir() => {}
         Ok(_) => return Err(ApiError::body(format!("cwd: {cwd} is not a directory"))),
-        Err(error) => return Err(ApiError::body(format!("cwd: {cwd}: {}; make it, or give another cwd", system_text(&error)))),
+        Err(error) => {
+            return Err(ApiError::body(format!("cwd: {cwd}: {}; make it, or give another cwd", system_text(&error))));
+        }
     }
     let plan = match (command, argv) {
         (Some(command), _) => shell_plan(command, env, &cwd, identity),
@@ -78,7 +85,9 @@ fn id(field: &str, value: Option<i64>) -> Result<Option<u32>> {
     let valid = |id: i64| u32::try_from(id).ok().filter(|id| *id != u32::MAX);
     match value {
         None => Ok(None),
-        Some(number) => valid(number).map(Some).ok_or_else(|| ApiError::body(format!("{field}: {number} is not between 0 and 4294967294"))),
+        Some(number) => valid(number)
+            .map(Some)
+            .ok_or_else(|| ApiError::body(format!("{field}: {number} is not between 0 and 4294967294"))),
     }
 }
 
@@ -108,13 +117,21 @@ fn environment(
 }
 
 /// `bash -c`, or `sh -c` where there is no bash.
-fn shell_plan(command: String, env: Environment, cwd: &str, identity: Option<Identity>) -> Result<std::result::Result<Plan, String>> {
+fn shell_plan(
+    command: String,
+    env: Environment,
+    cwd: &str,
+    identity: Option<Identity>,
+) -> Result<std::result::Result<Plan, String>> {
     let shell = ["bash", "sh"].into_iter().find_map(|shell| {
-        let found = candidates(shell, &env, cwd).into_iter().chain([format!("/bin/{shell}"), format!("/usr/bin/{shell}")]);
+        let found =
+            candidates(shell, &env, cwd).into_iter().chain([format!("/bin/{shell}"), format!("/usr/bin/{shell}")]);
         found.into_iter().find(|path| is_executable(path)).map(|path| (shell, path))
     });
     let Some((shell, path)) = shell else {
-        return Ok(Err("no shell found: neither bash nor sh is in PATH or /bin; use argv to run a program without one".into()));
+        return Ok(Err(
+            "no shell found: neither bash nor sh is in PATH or /bin; use argv to run a program without one".into(),
+        ));
     };
     make_plan(vec![shell.into(), "-c".into(), command], Some(path), env, cwd, identity).map(Ok)
 }
@@ -139,7 +156,13 @@ fn candidates(program: &str, env: &Environment, cwd: &str) -> Vec<String> {
 ///
 /// # Errors
 /// 400 naming what holds a NUL byte.
-pub fn make_plan(argv: Vec<String>, program: Option<String>, env: Environment, cwd: &str, identity: Option<Identity>) -> Result<Plan> {
+pub fn make_plan(
+    argv: Vec<String>,
+    program: Option<String>,
+    env: Environment,
+    cwd: &str,
+    identity: Option<Identity>,
+) -> Result<Plan> {
     let programs = program.map_or_else(|| candidates(&argv[0], &env, cwd), |path| vec![path]);
     let entries = env.into_iter().map(|(name, value)| format!("{name}={value}"));
     Ok(Plan {

@@ -34,10 +34,20 @@ pub async fn run(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answe
     let on_disconnect = match request.headers().get(header::ON_DISCONNECT) {
         None => OnDisconnect::Continue,
         Some(value) if value == header::ON_DISCONNECT_CANCEL => OnDisconnect::Cancel,
-        Some(value) => return Err(ApiError::body(format!("header {}: {value:?} is not {:?}", header::ON_DISCONNECT, header::ON_DISCONNECT_CANCEL))),
+        Some(value) => {
+            return Err(ApiError::body(format!(
+                "header {}: {value:?} is not {:?}",
+                header::ON_DISCONNECT,
+                header::ON_DISCONNECT_CANCEL
+            )));
+        }
     };
     let checked = check(&daemon, read_json(request).await?)?;
-    if checked.background { start_background(&daemon, checked) } else { start_foreground(&daemon, checked, on_disconnect) }
+    if checked.background {
+        start_background(&daemon, checked)
+    } else {
+        start_foreground(&daemon, checked, on_disconnect)
+    }
 }
 
 fn start_foreground(daemon: &Rc<Daemon>, checked: Checked, on_disconnect: OnDisconnect) -> Result<Answer> {
@@ -58,7 +68,8 @@ fn start_foreground(daemon: &Rc<Daemon>, checked: Checked, on_disconnect: OnDisc
 
 fn start_background(daemon: &Rc<Daemon>, checked: Checked) -> Result<Answer> {
     let id = new_id();
-    let (log, writer) = daemon.commands.spool.create(&id).map_err(|error| ApiError::runtime(format!("keep the output: {error}")))?;
+    let (log, writer) =
+        daemon.commands.spool.create(&id).map_err(|error| ApiError::runtime(format!("keep the output: {error}")))?;
     let outcome = start(daemon, &checked.plan, &writer, &writer);
     drop(writer);
     // A start that failed leaves no file behind.

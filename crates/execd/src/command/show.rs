@@ -48,12 +48,15 @@ impl Command {
 /// 400 for a negative cursor, an unknown id or a foreground command, as published.
 pub fn logs(daemon: &Daemon, id: &str, query: &Query) -> Result<Answer> {
     let cursor: i64 = query.get("cursor").and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
-    let cursor = u64::try_from(cursor).map_err(|_| ApiError::body(format!("cursor: {cursor} is negative; start with 0")))?;
+    let cursor =
+        u64::try_from(cursor).map_err(|_| ApiError::body(format!("cursor: {cursor} is negative; start with 0")))?;
     let command = daemon.commands.get(id).ok_or_else(|| ApiError::body(format!("no command has the id {id:?}")))?;
     let running = command.end().is_none(); // asked before the length: what came after is for the next call
     let log = match (&command.log, &command.outcome) {
         (Some(log), _) => log,
-        (None, Outcome::Failed(_)) => return Err(ApiError::body(format!("command {id} was not started: it has no log"))),
+        (None, Outcome::Failed(_)) => {
+            return Err(ApiError::body(format!("command {id} was not started: it has no log")));
+        }
         (None, Outcome::Started(_)) => {
             return Err(ApiError::body(format!("command {id} runs in the foreground: its output is in its stream")));
         }
@@ -123,8 +126,15 @@ mod tests {
 
     #[test]
     fn only_a_begun_character_is_held_back() {
-        let cases: [(&[u8], usize); 7] =
-            [(b"", 0), (b"a", 0), ("ä".as_bytes(), 0), (b"a\xC3", 1), (b"a\xE2\x82", 2), (b"\xF0\x9F\x98", 3), (b"\x80\x80\x80\x80", 0)];
+        let cases: [(&[u8], usize); 7] = [
+            (b"", 0),
+            (b"a", 0),
+            ("ä".as_bytes(), 0),
+            (b"a\xC3", 1),
+            (b"a\xE2\x82", 2),
+            (b"\xF0\x9F\x98", 3),
+            (b"\x80\x80\x80\x80", 0),
+        ];
         for (text, expected) in cases {
             assert_eq!(unfinished_character(text), expected, "{text:?}");
         }

@@ -34,7 +34,13 @@ impl Spool {
     pub fn create(&self, id: &str) -> io::Result<(Log, OwnedFd)> {
         for directory in directories() {
             let path = directory.join(format!("{id}.output"));
-            let opened = OpenOptions::new().read(true).append(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(&path);
+            let opened = OpenOptions::new()
+                .read(true)
+                .append(true)
+                .create_new(true)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW)
+                .open(&path);
             if let Ok(file) = opened {
                 let writer = file.try_clone()?.into();
                 return Ok((Log { file, path: Some(path) }, writer));

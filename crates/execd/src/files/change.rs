@@ -18,7 +18,9 @@ use crate::identity::Accounts;
 type Permissions = BTreeMap<String, Option<Permission>>;
 
 fn asked(daemon: &Daemon, items: Permissions, resolve: Resolve) -> Result<Vec<(Asked, Permission)>> {
-    let expand = |(path, permission): (String, Option<Permission>)| Ok((Asked::new(daemon.paths(), &path, resolve)?, permission.unwrap_or_default()));
+    let expand = |(path, permission): (String, Option<Permission>)| {
+        Ok((Asked::new(daemon.paths(), &path, resolve)?, permission.unwrap_or_default()))
+    };
     items.into_iter().map(expand).collect()
 }
 
@@ -40,7 +42,9 @@ pub async fn permissions(daemon: Rc<Daemon>, items: Permissions, resolve: Resolv
         }
         let total = checked.len();
         for (done, (place, applied)) in checked.iter().enumerate() {
-            let failed = |error| place.failed("change the permissions of", &error).context(format!("{done} of {total} were changed"));
+            let failed = |error| {
+                place.failed("change the permissions of", &error).context(format!("{done} of {total} were changed"))
+            };
             applied.apply(&place.path).map_err(failed)?;
         }
         Ok(empty())

@@ -27,7 +27,12 @@ const PIECE_BYTES: usize = 256 * 1024;
 ///
 /// # Errors
 /// 404 for a missing file, 400 for what is no regular file or a bad window, 416 for a bad range.
-pub async fn download(daemon: Rc<Daemon>, request: Request<Incoming>, query: Query, resolve: Resolve) -> Result<Answer> {
+pub async fn download(
+    daemon: Rc<Daemon>,
+    request: Request<Incoming>,
+    query: Query,
+    resolve: Resolve,
+) -> Result<Answer> {
     let asked = Asked::new(daemon.paths(), query.require("path")?, resolve)?;
     let headers = request.headers();
     let window = window(&query, headers.contains_key(header::RANGE))?;
@@ -82,7 +87,10 @@ fn open(asked: &Asked) -> Result<Opened> {
     let place = asked.locate(Parents::Existing)?.pin()?;
     let found = place.stat_if_exists()?.ok_or_else(|| ApiError::not_found(&place.shown))?;
     if found.is_dir() {
-        return Err(ApiError::file(format!("{}: is a directory; list it, or pack it into an archive first", place.shown)));
+        return Err(ApiError::file(format!(
+            "{}: is a directory; list it, or pack it into an archive first",
+            place.shown
+        )));
     }
     let failed = |error| place.failed("open", &error);
     // Without O_NONBLOCK a pipe put there meanwhile would hold the worker.
@@ -189,8 +197,10 @@ fn content_range(range: &str) -> HeaderValue {
 fn disposition(shown: &str) -> HeaderValue {
     let name = shown.rsplit('/').next().unwrap_or("");
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b" !#$&'()+,-.;=@[]^_`{}~".contains(&byte);
-    let encoded: String =
-        name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect();
+    let encoded: String = name
+        .bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect();
     let mut value = format!("attachment; filename=\"{encoded}\"");
     if !name.is_ascii() {
         let strict: String = encoded.replace(' ', "%20");

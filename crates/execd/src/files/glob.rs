@@ -82,7 +82,12 @@ fn sequence(letters: &mut Letters<'_>, stop: &str, depth: u32) -> Result<Vec<Tok
     Ok(tokens)
 }
 
-fn alternatives(letters: &mut Letters<'_>, separator: char, close: char, depth: u32) -> Result<Vec<Vec<Token>>, String> {
+fn alternatives(
+    letters: &mut Letters<'_>,
+    separator: char,
+    close: char,
+    depth: u32,
+) -> Result<Vec<Vec<Token>>, String> {
     let stop = [separator, close].iter().collect::<String>();
     let mut found = Vec::new();
     loop {
@@ -157,7 +162,12 @@ fn ends(tokens: &[Token], name: &[char], start: usize, steps: &mut usize) -> Res
     Ok(places)
 }
 
-fn any_ends(alternatives: &[Vec<Token>], name: &[char], start: usize, steps: &mut usize) -> Result<Vec<usize>, TooComplex> {
+fn any_ends(
+    alternatives: &[Vec<Token>],
+    name: &[char],
+    start: usize,
+    steps: &mut usize,
+) -> Result<Vec<usize>, TooComplex> {
     let mut found = Vec::new();
     for tokens in alternatives {
         found.extend(ends(tokens, name, start, steps)?);

@@ -182,7 +182,8 @@ mod tests {
 
     #[test]
     fn any_cut_gives_the_same_parts() {
-        let expected = vec![("metadata".to_owned(), b"{}".to_vec()), ("file".to_owned(), b"line\r\n--\r\n-B\r\r\n".to_vec())];
+        let expected =
+            vec![("metadata".to_owned(), b"{}".to_vec()), ("file".to_owned(), b"line\r\n--\r\n-B\r\r\n".to_vec())];
         for piece in 1..BODY.len() {
             assert_eq!(parts(BODY, piece).expect("a good body"), expected, "pieces of {piece}");
         }

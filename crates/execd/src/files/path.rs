@@ -31,9 +31,11 @@ impl Resolve {
         match headers.get(header::RESOLVE) {
             None => Ok(Self::Follow),
             Some(value) if value == header::RESOLVE_NO_SYMLINKS => Ok(Self::NoSymlinks),
-            Some(value) => {
-                Err(ApiError::body(format!("header {}: {value:?} is not {:?}", header::RESOLVE, header::RESOLVE_NO_SYMLINKS)))
-            }
+            Some(value) => Err(ApiError::body(format!(
+                "header {}: {value:?} is not {:?}",
+                header::RESOLVE,
+                header::RESOLVE_NO_SYMLINKS
+            ))),
         }
     }
 }
@@ -104,7 +106,8 @@ impl Asked {
             }
             (_, parent, _) => {
                 if let (Parents::Made, Some(parent)) = (parents, parent) {
-                    std::fs::create_dir_all(&parent).map_err(|error| ApiError::io("make the directory of", &self.shown, &error))?;
+                    std::fs::create_dir_all(&parent)
+                        .map_err(|error| ApiError::io("make the directory of", &self.shown, &error))?;
                 }
                 Ok(Place { shown: self.shown.clone(), path, directory: None })
             }
@@ -124,7 +127,11 @@ impl Asked {
             Err(rustix::io::Errno::NOENT) if parents == Parents::Made => self.make_strictly(directory),
             Err(rustix::io::Errno::LOOP) => Err(self.is_link(directory)),
             Err(rustix::io::Errno::NOSYS) => {
-                let message = format!("{}: this kernel or sandbox has no openat2; ask without the header {}", self.shown, header::RESOLVE);
+                let message = format!(
+                    "{}: this kernel or sandbox has no openat2; ask without the header {}",
+                    self.shown,
+                    header::RESOLVE
+                );
                 Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, code::NOT_SUPPORTED, message))
             }
             Err(error) => Err(ApiError::io("open the directory of", &self.shown, &error.into())),
@@ -140,7 +147,8 @@ impl Asked {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut current = openat(CWD, "/", flags, Mode::empty()).map_err(failed)?;
         for component in directory.components().skip(1) {
-            let name = CString::new(component.as_os_str().as_encoded_bytes()).map_err(|_| failed(rustix::io::Errno::INVAL))?;
+            let name =
+                CString::new(component.as_os_str().as_encoded_bytes()).map_err(|_| failed(rustix::io::Errno::INVAL))?;
             match mkdirat(current.as_fd(), &name, Mode::from(PARENT_MODE)) {
                 Ok(()) | Err(rustix::io::Errno::EXIST) => {}
                 Err(error) => return Err(failed(error)),
@@ -151,7 +159,11 @@ impl Asked {
     }
 
     fn is_link(&self, at: &Path) -> ApiError {
-        ApiError::file(format!("{}: {} is reached through a symbolic link, which this request forbids", self.shown, at.display()))
+        ApiError::file(format!(
+            "{}: {} is reached through a symbolic link, which this request forbids",
+            self.shown,
+            at.display()
+        ))
     }
 }
 
@@ -177,7 +189,8 @@ impl Place {
             return Ok(self);
         }
         let failed = |error: rustix::io::Errno| self.failed("open", &error.into());
-        let fd = openat(CWD, &self.path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+        let fd = openat(CWD, &self.path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+            .map_err(failed)?;
         let kind = FileType::from_raw_mode(fstat(&fd).map_err(failed)?.st_mode);
         if kind == FileType::Symlink {
             return Err(ApiError::file(format!("{}: is a symbolic link, which this request forbids", self.shown)));

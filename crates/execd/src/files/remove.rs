@@ -70,7 +70,9 @@ fn remove_each(places: &[Place], remove: impl Fn(&Place) -> io::Result<()>) -> R
         match remove(place) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(place.failed("remove", &error).context(format!("{done} of {total} were removed"))),
+            Err(error) => {
+                return Err(place.failed("remove", &error).context(format!("{done} of {total} were removed")));
+            }
         }
     }
     Ok(empty())

@@ -22,7 +22,9 @@ use crate::http::{Answer, empty};
 /// 404 for a missing source, 400 for an existing destination; the message tells which item failed and how
 /// many were moved before it.
 pub async fn rename(daemon: Rc<Daemon>, items: Vec<RenameItem>, resolve: Resolve) -> Result<Answer> {
-    let pair = |item: &RenameItem| Ok((Asked::new(daemon.paths(), &item.src, resolve)?, Asked::new(daemon.paths(), &item.dest, resolve)?));
+    let pair = |item: &RenameItem| {
+        Ok((Asked::new(daemon.paths(), &item.src, resolve)?, Asked::new(daemon.paths(), &item.dest, resolve)?))
+    };
     let items = items.iter().map(pair).collect::<Result<Vec<_>>>()?;
     if items.is_empty() {
         return Err(ApiError::body("the list of files to move is empty"));
@@ -30,7 +32,8 @@ pub async fn rename(daemon: Rc<Daemon>, items: Vec<RenameItem>, resolve: Resolve
     off_loop(move || {
         let total = items.len();
         for (done, (src, dest)) in items.iter().enumerate() {
-            let context = || format!("item {} of {total} ({} to {}), {done} moved before it", done + 1, src.shown, dest.shown);
+            let context =
+                || format!("item {} of {total} ({} to {}), {done} moved before it", done + 1, src.shown, dest.shown);
             move_one(src, dest).map_err(|error| error.context(context()))?;
         }
         Ok(empty())
@@ -53,8 +56,12 @@ fn move_one(src: &Asked, dest: &Asked) -> Result<()> {
         Ok(()) => Ok(()),
         Err(Errno::EXIST) => Err(exists()),
         // A file system without the flag: the look above has to do.
-        Err(Errno::INVAL | Errno::NOSYS) => fs::rename(&from.path, &to.path).map_err(|error| to.failed("move to", &error)),
-        Err(Errno::XDEV) => copy_then_remove(&from.path, &to.path).map_err(|error| to.failed("move across file systems to", &error)),
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            fs::rename(&from.path, &to.path).map_err(|error| to.failed("move to", &error))
+        }
+        Err(Errno::XDEV) => {
+            copy_then_remove(&from.path, &to.path).map_err(|error| to.failed("move across file systems to", &error))
+        }
         Err(error) => Err(to.failed("move to", &error.into())),
     }
 }
@@ -86,12 +93,18 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     } else if kind.is_file() {
         fs::copy(from, to)?;
     } else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is neither file, directory nor link", from.display())));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{} is neither file, directory nor link", from.display()),
+        ));
     }
     lchown(to, Some(found.uid()), Some(found.gid()))?;
     fs::set_permissions(to, found.permissions())?;
     if kind.is_file() {
-        fs::File::options().write(true).open(to)?.set_times(fs::FileTimes::new().set_modified(found.modified()?).set_accessed(found.accessed()?))?;
+        fs::File::options()
+            .write(true)
+            .open(to)?
+            .set_times(fs::FileTimes::new().set_modified(found.modified()?).set_accessed(found.accessed()?))?;
     }
     Ok(())
 }

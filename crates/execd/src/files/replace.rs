@@ -24,7 +24,12 @@ const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 ///
 /// # Errors
 /// 400 for an empty `old` or a path that is no file, 404 for a missing file; nothing is changed then.
-pub async fn replace(daemon: Rc<Daemon>, items: BTreeMap<String, ReplaceItem>, verbose: bool, resolve: Resolve) -> Result<Answer> {
+pub async fn replace(
+    daemon: Rc<Daemon>,
+    items: BTreeMap<String, ReplaceItem>,
+    verbose: bool,
+    resolve: Resolve,
+) -> Result<Answer> {
     let expand = |(path, item): (String, ReplaceItem)| {
         if item.old.is_empty() {
             return Err(ApiError::body(format!("{path}: \"old\" is empty; give the text to replace")));
@@ -65,13 +70,18 @@ fn read(asked: &Asked) -> Result<Vec<u8>> {
     if !found.is_file() {
         return Err(ApiError::file(format!("{}: is not a regular file", place.shown)));
     }
-    let too_large = || ApiError::file(format!("{}: larger than {MAX_FILE_BYTES} bytes; use a command such as sed", place.shown));
+    let too_large =
+        || ApiError::file(format!("{}: larger than {MAX_FILE_BYTES} bytes; use a command such as sed", place.shown));
     if found.len() > MAX_FILE_BYTES {
         return Err(too_large());
     }
     let failed = |error| place.failed("read", &error);
     let mut text = Vec::new();
-    std::fs::File::open(&place.path).map_err(failed)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
+    std::fs::File::open(&place.path)
+        .map_err(failed)?
+        .take(MAX_FILE_BYTES + 1)
+        .read_to_end(&mut text)
+        .map_err(failed)?;
     if text.len() as u64 > MAX_FILE_BYTES { Err(too_large()) } else { Ok(text) }
 }
 

@@ -129,7 +129,12 @@ fn store(boundary: &str, mut queue: mpsc::Receiver<Piece>, paths: &Paths, resolv
 
 type Received = (Vec<Target>, Vec<Stage>);
 
-fn receive(boundary: &str, source: &mut dyn FnMut() -> Option<Bytes>, paths: &Paths, resolve: Resolve) -> Result<Received> {
+fn receive(
+    boundary: &str,
+    source: &mut dyn FnMut() -> Option<Bytes>,
+    paths: &Paths,
+    resolve: Resolve,
+) -> Result<Received> {
     let accounts = Accounts::load();
     let mut multipart = Multipart::new(boundary, source);
     let broken = |error: Broken| ApiError::file(error.to_string());
@@ -142,7 +147,9 @@ fn receive(boundary: &str, source: &mut dyn FnMut() -> Option<Bytes>, paths: &Pa
         match name.as_str() {
             "metadata" => {
                 let mut text = Vec::new();
-                let collect = &mut |piece: &[u8]| text.extend_from_slice(&piece[..piece.len().min(MAX_METADATA_BYTES + 1 - text.len())]);
+                let collect = &mut |piece: &[u8]| {
+                    text.extend_from_slice(&piece[..piece.len().min(MAX_METADATA_BYTES + 1 - text.len())])
+                };
                 multipart.data(collect).map_err(broken)?;
                 targets.push(target(&text, targets.len(), paths, resolve, &accounts)?);
             }
@@ -166,7 +173,9 @@ fn receive(boundary: &str, source: &mut dyn FnMut() -> Option<Bytes>, paths: &Pa
 }
 
 fn target(text: &[u8], index: usize, paths: &Paths, resolve: Resolve, accounts: &Accounts) -> Result<Target> {
-    let refused = |why: String| ApiError::new(StatusCode::BAD_REQUEST, code::INVALID_FILE_METADATA, format!("metadata {}: {why}", index + 1));
+    let refused = |why: String| {
+        ApiError::new(StatusCode::BAD_REQUEST, code::INVALID_FILE_METADATA, format!("metadata {}: {why}", index + 1))
+    };
     if text.len() > MAX_METADATA_BYTES {
         return Err(refused(format!("longer than {MAX_METADATA_BYTES} bytes")));
     }
@@ -191,7 +200,9 @@ fn check_target(asked: &Asked) -> Result<()> {
     };
     match place.stat_if_exists()? {
         Some(found) if found.is_dir() => Err(ApiError::file(format!("{}: is a directory", place.shown))),
-        Some(found) if !found.is_file() => Err(ApiError::file(format!("{}: exists and is not a regular file", place.shown))),
+        Some(found) if !found.is_file() => {
+            Err(ApiError::file(format!("{}: exists and is not a regular file", place.shown)))
+        }
         _ => Ok(()),
     }
 }
@@ -213,9 +224,10 @@ fn check_counts(targets: usize, files: usize) -> Result<()> {
     match (targets, files) {
         (0, _) => refuse(code::INVALID_FILE_METADATA, "no part named \"metadata\"".into()),
         (_, 0) => refuse(code::INVALID_FILE_CONTENT, "no part named \"file\"".into()),
-        (targets, files) if targets != files => {
-            refuse(code::INVALID_FILE, format!("{targets} metadata parts and {files} file parts: one of each per file is needed"))
-        }
+        (targets, files) if targets != files => refuse(
+            code::INVALID_FILE,
+            format!("{targets} metadata parts and {files} file parts: one of each per file is needed"),
+        ),
         _ => Ok(()),
     }
 }
@@ -223,7 +235,9 @@ fn check_counts(targets: usize, files: usize) -> Result<()> {
 fn commit(targets: Vec<Target>, stages: Vec<Stage>) -> Result<()> {
     let total = targets.len();
     for (done, (target, stage)) in targets.into_iter().zip(stages).enumerate() {
-        let context = |error: ApiError| if total > 1 { error.context(format!("{done} of {total} files were stored")) } else { error };
+        let context = |error: ApiError| {
+            if total > 1 { error.context(format!("{done} of {total} files were stored")) } else { error }
+        };
         let place = target.asked.locate(Parents::Made).map_err(context)?;
         stage.commit(&place, &target.applied).map_err(|error| context(place.failed("write", &error)))?;
     }

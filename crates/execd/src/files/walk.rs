@@ -53,7 +53,9 @@ pub async fn list(daemon: Rc<Daemon>, query: Query, resolve: Resolve) -> Result<
     let asked = Asked::new(daemon.paths(), query.require("path")?, resolve)?;
     let depth = match query.get("depth").filter(|depth| !depth.is_empty()) {
         None => 1,
-        Some(depth) => depth.parse().map_err(|_| ApiError::body(format!("depth: {depth:?} is not a number from 0 on")))?,
+        Some(depth) => {
+            depth.parse().map_err(|_| ApiError::body(format!("depth: {depth:?} is not a number from 0 on")))?
+        }
     };
     walk(asked, move |root| {
         let found = root.lstat()?;
@@ -122,9 +124,9 @@ impl Walk {
             let selected = match &self.select {
                 Select::All => true,
                 Select::Files(_) if found.is_dir() => false,
-                Select::Files(glob) => glob
-                    .matches(&name.to_string_lossy())
-                    .map_err(|_| ApiError::body(format!("pattern: too complex for the name {name:?}; use fewer groups")))?,
+                Select::Files(glob) => glob.matches(&name.to_string_lossy()).map_err(|_| {
+                    ApiError::body(format!("pattern: too complex for the name {name:?}; use fewer groups"))
+                })?,
             };
             if selected {
                 writer.add(&describe(shown.clone(), &found, &accounts))?;
@@ -154,14 +156,19 @@ impl Level {
     /// Opens a directory by descriptor: it may have become a link since it was looked at.
     fn open_held(path: &Path, shown: String) -> Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let directory = openat(CWD, path, flags, Mode::empty()).map_err(|error| ApiError::io("open the directory", &shown, &error.into()))?;
+        let directory = openat(CWD, path, flags, Mode::empty())
+            .map_err(|error| ApiError::io("open the directory", &shown, &error.into()))?;
         Self::open(&descriptor_path(&directory), shown, Some(Arc::new(directory)))
     }
 
     fn open(path: &Path, shown: String, held: Option<Arc<OwnedFd>>) -> Result<Self> {
-        let failed = |error: io::Error| ApiError::io("read the directory", if shown.is_empty() { "/" } else { &shown }, &error);
+        let failed =
+            |error: io::Error| ApiError::io("read the directory", if shown.is_empty() { "/" } else { &shown }, &error);
         let entries = fs::read_dir(path).map_err(failed)?;
-        let mut names = entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<io::Result<Vec<_>>>().map_err(failed)?;
+        let mut names = entries
+            .map(|entry| entry.map(|entry| entry.file_name()))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(failed)?;
         names.sort_unstable();
         Ok(Self { path: path.to_owned(), held, shown, names: names.into_iter() })
     }

@@ -86,7 +86,8 @@ fn prepare(headers: &mut HeaderMap, port: u16, upgrade: Option<&HeaderValue>) {
     }
     if !headers.contains_key(header::HOST) {
         let host = format!("127.0.0.1:{port}");
-        headers.insert(header::HOST, HeaderValue::from_str(&host).expect("an address and a number make a header value"));
+        headers
+            .insert(header::HOST, HeaderValue::from_str(&host).expect("an address and a number make a header value"));
     }
     let forwarded_for = HeaderName::from_static("x-forwarded-for");
     if !headers.contains_key(&forwarded_for) {

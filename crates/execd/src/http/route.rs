@@ -18,11 +18,8 @@ const REQUEST_ID: HeaderName = HeaderName::from_static(headers::REQUEST_ID);
 pub async fn route(daemon: Rc<Daemon>, request: Request<Incoming>) -> Answer {
     let request_id = request.headers().get(&REQUEST_ID).cloned();
     let token = request.headers().get(headers::EXECD_ACCESS_TOKEN).map(|value| value.as_bytes());
-    let mut answer = if daemon.admits(token) {
-        dispatch(daemon, request).await.unwrap_or_else(refuse)
-    } else {
-        unauthorized()
-    };
+    let mut answer =
+        if daemon.admits(token) { dispatch(daemon, request).await.unwrap_or_else(refuse) } else { unauthorized() };
     if let Some(id) = request_id {
         answer.headers_mut().entry(REQUEST_ID).or_insert(id);
     }
@@ -59,7 +56,9 @@ async fn dispatch(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answ
 
         (&Method::GET, ["files", "info"]) => files::info(daemon, query, resolve).await,
         (&Method::DELETE, ["files"]) => files::remove(daemon, query, resolve).await,
-        (&Method::POST, ["files", "permissions"]) => files::permissions(daemon, read_json(request).await?, resolve).await,
+        (&Method::POST, ["files", "permissions"]) => {
+            files::permissions(daemon, read_json(request).await?, resolve).await
+        }
         (&Method::POST, ["files", "mv"]) => files::rename(daemon, read_json(request).await?, resolve).await,
         (&Method::POST, ["files", "replace"]) => {
             files::replace(daemon, read_json(request).await?, query.get("verbose") == Some("true"), resolve).await
@@ -105,5 +104,8 @@ fn isolated_capabilities() -> Answer {
         diff_supported: bool,
     }
     let message = "this execd does not support isolated sessions yet";
-    super::json(StatusCode::OK, &Capabilities { available: false, message, commit_supported: false, diff_supported: false })
+    super::json(
+        StatusCode::OK,
+        &Capabilities { available: false, message, commit_supported: false, diff_supported: false },
+    )
 }

@@ -47,7 +47,10 @@ fn nodelay(stream: TcpStream) -> TcpStream {
 pub async fn connect(request: Request<Incoming>) -> Result<Answer> {
     let target = request.uri().authority().filter(|target| LOOPBACK_NAMES.contains(&target.host()));
     let Some(port) = target.and_then(http::uri::Authority::port_u16).filter(|port| *port != 0) else {
-        return Err(ApiError::body(format!("CONNECT reaches 127.0.0.1:PORT of the sandbox only, not {:?}", request.uri())));
+        return Err(ApiError::body(format!(
+            "CONNECT reaches 127.0.0.1:PORT of the sandbox only, not {:?}",
+            request.uri()
+        )));
     };
     let mut upstream = dial(port).await?;
     tokio::task::spawn_local(async move {

@@ -13,8 +13,14 @@ pub fn cpu_count() -> f64 {
 /// Busy seconds of all processors since the machine's start.
 pub fn cpu_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let fields: Vec<f64> =
-        stat.lines().next().unwrap_or("").split_ascii_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
+    let fields: Vec<f64> = stat
+        .lines()
+        .next()
+        .unwrap_or("")
+        .split_ascii_whitespace()
+        .skip(1)
+        .filter_map(|field| field.parse().ok())
+        .collect();
     // user nice system idle iowait irq softirq steal; guest time is part of user already.
     let busy: f64 = [0, 1, 2, 5, 6, 7].into_iter().filter_map(|index| fields.get(index)).sum();
     busy / TICKS_PER_SECOND

@@ -14,8 +14,8 @@ mod child;
 mod inherited;
 mod memory;
 
-pub use memory::release_free_memory;
 pub use inherited::{inherited, peek_exited, raise_open_file_limit};
+pub use memory::release_free_memory;
 
 use std::ffi::{CString, c_void};
 use std::io;

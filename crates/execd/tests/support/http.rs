@@ -165,7 +165,11 @@ impl Connection {
     /// Reads status and headers.
     pub fn head(&mut self) -> Head {
         let status = self.line();
-        let status = status.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("a status line: {status:?}"));
+        let status = status
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok())
+            .unwrap_or_else(|| panic!("a status line: {status:?}"));
         let mut headers = Vec::new();
         loop {
             let line = self.line();

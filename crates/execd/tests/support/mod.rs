@@ -48,7 +48,11 @@ impl Daemon {
         let directory = tempfile::tempdir().expect("a temporary directory");
         // A daemon that runs as another user must reach it.
         std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("chmod");
-        command.args(["--host", "127.0.0.1", "--port", "0"]).current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+            .args(["--host", "127.0.0.1", "--port", "0"])
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
         command.env_remove("EXECD_ACCESS_TOKEN").env("EXECD_ENVS", directory.path().join("env"));
         change(&mut command);
         let mut child = command.spawn().expect("execd starts");
@@ -105,7 +109,8 @@ impl Daemon {
     pub fn cpu_ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("execd lives");
         let after = stat.rsplit(')').next().expect("fields");
-        let fields: Vec<u64> = after.split_ascii_whitespace().skip(11).take(2).map(|field| field.parse().expect("a number")).collect();
+        let fields: Vec<u64> =
+            after.split_ascii_whitespace().skip(11).take(2).map(|field| field.parse().expect("a number")).collect();
         fields.iter().sum()
     }
 
@@ -156,7 +161,12 @@ impl Target {
 
     /// One POST of JSON.
     pub fn post(&self, path: &str, body: &Value) -> Response {
-        Connection::open(self).request("POST", path, &[("Content-Type", "application/json")], body.to_string().as_bytes())
+        Connection::open(self).request(
+            "POST",
+            path,
+            &[("Content-Type", "application/json")],
+            body.to_string().as_bytes(),
+        )
     }
 
     /// Runs a command to the end of its stream.
@@ -182,8 +192,10 @@ impl Run {
     pub fn parse(body: &[u8]) -> Self {
         let text = std::str::from_utf8(body).expect("a stream is UTF-8");
         assert!(text.is_empty() || text.ends_with("\n\n"), "the stream ends within an event");
-        let events: Vec<Value> =
-            text.split_terminator("\n\n").map(|event| serde_json::from_str(event).unwrap_or_else(|_| panic!("an event: {event:?}"))).collect();
+        let events: Vec<Value> = text
+            .split_terminator("\n\n")
+            .map(|event| serde_json::from_str(event).unwrap_or_else(|_| panic!("an event: {event:?}")))
+            .collect();
         for event in &events {
             assert!(event["type"].is_string() && event["timestamp"].is_i64(), "{event}");
         }

@@ -88,7 +88,8 @@ impl Sandbox {
     pub fn next_status(&mut self) -> Option<StatusLine> {
         let mut line = String::new();
         self.status.read_line(&mut line).expect("the status pipe");
-        (!line.is_empty()).then(|| StatusLine::parse(line.trim_end()).unwrap_or_else(|| panic!("a status line: {line:?}")))
+        (!line.is_empty())
+            .then(|| StatusLine::parse(line.trim_end()).unwrap_or_else(|| panic!("a status line: {line:?}")))
     }
 
     /// Where it listens.

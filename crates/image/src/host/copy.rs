@@ -18,12 +18,7 @@ const MAX_DEPTH: usize = 8;
 /// Adds a file, link or directory tree of the machine, as far as everybody may read it.
 ///
 /// What is missing, private, somebody else's, odd or too big is left out: the allow-list is a list of wishes.
-pub(super) fn tree(
-    machine: &Path,
-    path: &Path,
-    wanted: &dyn Fn(&Path) -> bool,
-    plan: &mut Plan,
-) -> Result<(), Error> {
+pub(super) fn tree(machine: &Path, path: &Path, wanted: &dyn Fn(&Path) -> bool, plan: &mut Plan) -> Result<(), Error> {
     let limit = plan.items.len() + MAX_ITEMS;
     add(machine, path, wanted, plan, MAX_DEPTH, limit)
 }
@@ -43,12 +38,7 @@ fn add(
     };
     let metadata = match std::fs::symlink_metadata(&full) {
         Ok(metadata) => metadata,
-        Err(e)
-            if matches!(
-                e.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-            ) =>
-        {
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(());
         }
         Err(e) => return Err(failed("look at")(e)),
@@ -59,10 +49,7 @@ fn add(
     if metadata.is_symlink() {
         let target = std::fs::read_link(&full).map_err(failed("read link"))?;
         parents(path, plan);
-        plan.add(Item::Link {
-            path: path.to_owned(),
-            target,
-        });
+        plan.add(Item::Link { path: path.to_owned(), target });
     } else if metadata.is_dir() && is_public(&metadata, 0o5) && depth > 0 {
         let mut names = Vec::new();
         for item in std::fs::read_dir(&full).map_err(failed("list"))? {
@@ -74,19 +61,11 @@ fn add(
         for name in names {
             add(machine, &path.join(name), wanted, plan, depth - 1, limit)?;
         }
-    } else if metadata.is_file()
-        && is_public(&metadata, 0o4)
-        && metadata.len() <= MAX_FILE_BYTES
-        && wanted(path)
-    {
+    } else if metadata.is_file() && is_public(&metadata, 0o4) && metadata.len() <= MAX_FILE_BYTES && wanted(path) {
         parents(path, plan);
         plan.add(Item::Copied {
             path: path.to_owned(),
-            mode: if metadata.permissions().mode() & 0o111 == 0 {
-                0o644
-            } else {
-                0o755
-            },
+            mode: if metadata.permissions().mode() & 0o111 == 0 { 0o644 } else { 0o755 },
             from: full,
             size: metadata.len(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
@@ -111,26 +90,16 @@ fn parents(path: &Path, plan: &mut Plan) {
         .collect();
     missing.reverse();
     for path in missing {
-        plan.add(Item::Directory {
-            path,
-            mode: 0o755,
-            owner: 0,
-        });
+        plan.add(Item::Directory { path, mode: 0o755, owner: 0 });
     }
 }
 
 /// Opens a file to copy, without following a link and without waiting for a fifo.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
-    let file = File::options()
-        .read(true)
-        .custom_flags(flags.cast_signed())
-        .open(path)?;
+    let file = File::options().read(true).custom_flags(flags.cast_signed()).open(path)?;
     match file.metadata()? {
         metadata if metadata.is_file() && is_public(&metadata, 0o4) => Ok(file),
-        _ => Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            "it is no longer a public file",
-        )),
+        _ => Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is no longer a public file")),
     }
 }

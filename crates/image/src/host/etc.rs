@@ -73,12 +73,7 @@ pub(super) fn plan(machine: &Path, plan: &mut Plan) -> Result<(), Error> {
     }
     for name in versioned(machine)? {
         let is_java = name.starts_with("java");
-        copy::tree(
-            machine,
-            &etc.join(&name),
-            &|path| !is_java || ends_with(path, JAVA_ENDS),
-            plan,
-        )?;
+        copy::tree(machine, &etc.join(&name), &|path| !is_java || ends_with(path, JAVA_ENDS), plan)?;
     }
     Ok(())
 }
@@ -91,14 +86,7 @@ fn generated(machine: &Path, plan: &mut Plan) {
     let passwd = format!(
         "root:x:0:0:root:/root:{shell}\ndaemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\nsandbox:x:1000:1000:sandbox:/home/sandbox:{shell}\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
     );
-    let shells = format!(
-        "/bin/sh\n{}",
-        if shell == "/bin/bash" {
-            "/bin/bash\n"
-        } else {
-            ""
-        }
-    );
+    let shells = format!("/bin/sh\n{}", if shell == "/bin/bash" { "/bin/bash\n" } else { "" });
     let files = [
         ("passwd", 0o644, passwd),
         ("group", 0o644, GROUP.to_owned()),
@@ -115,11 +103,7 @@ fn generated(machine: &Path, plan: &mut Plan) {
     ];
     for (name, mode, content) in files {
         let path = Path::new("etc").join(name);
-        plan.add(Item::Generated {
-            path,
-            mode,
-            content,
-        });
+        plan.add(Item::Generated { path, mode, content });
     }
 }
 
@@ -134,10 +118,7 @@ fn versioned(machine: &Path) -> Result<Vec<String>, Error> {
     names.retain(|name| {
         let is_version = |rest: &str| rest.bytes().all(|b| b.is_ascii_digit() || b == b'.');
         let is_python = name.strip_prefix("python").is_some_and(is_version);
-        let is_java = name
-            .strip_prefix("java-")
-            .and_then(|rest| rest.strip_suffix("-openjdk"))
-            .is_some_and(is_version);
+        let is_java = name.strip_prefix("java-").and_then(|rest| rest.strip_suffix("-openjdk")).is_some_and(is_version);
         is_python || is_java
     });
     names.sort();
@@ -145,18 +126,14 @@ fn versioned(machine: &Path) -> Result<Vec<String>, Error> {
 }
 
 fn is_certificate(path: &Path) -> bool {
-    let name = path
-        .file_name()
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    let is_hash_link = name.rsplit_once('.').is_some_and(|(hash, number)| {
-        hash.len() == 8 && number.bytes().all(|b| b.is_ascii_digit())
-    });
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let is_hash_link = name
+        .rsplit_once('.')
+        .is_some_and(|(hash, number)| hash.len() == 8 && number.bytes().all(|b| b.is_ascii_digit()));
     let mentions_key = name.to_ascii_lowercase().contains("key");
     !mentions_key && (is_hash_link || name == "cacerts" || ends_with(path, &[".pem", ".crt"]))
 }
 
 fn ends_with(path: &Path, ends: &[&str]) -> bool {
-    path.to_str()
-        .is_some_and(|path| ends.iter().any(|end| path.ends_with(end)))
+    path.to_str().is_some_and(|path| ends.iter().any(|end| path.ends_with(end)))
 }

@@ -32,12 +32,8 @@ const FORMAT: &str = "osb host skeleton 1";
 /// Directories of programs and libraries, as far as a machine has them.
 const PROGRAMS: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// Files whose change means that packages changed.
-const PACKAGE_STATES: [&str; 4] = [
-    "var/lib/dpkg/status",
-    "var/lib/rpm/rpmdb.sqlite",
-    "lib/apk/db/installed",
-    "var/lib/pacman/local",
-];
+const PACKAGE_STATES: [&str; 4] =
+    ["var/lib/dpkg/status", "var/lib/rpm/rpmdb.sqlite", "lib/apk/db/installed", "var/lib/pacman/local"];
 /// The ordinary user of a `host` sandbox.
 const USER: u32 = 1000;
 
@@ -56,27 +52,10 @@ pub struct HostImage {
 
 /// One thing of the skeleton, at a path relative to its root.
 enum Item {
-    Directory {
-        path: PathBuf,
-        mode: u32,
-        owner: u32,
-    },
-    Link {
-        path: PathBuf,
-        target: PathBuf,
-    },
-    Generated {
-        path: PathBuf,
-        mode: u32,
-        content: String,
-    },
-    Copied {
-        path: PathBuf,
-        mode: u32,
-        from: PathBuf,
-        size: u64,
-        modified: (i64, i64),
-    },
+    Directory { path: PathBuf, mode: u32, owner: u32 },
+    Link { path: PathBuf, target: PathBuf },
+    Generated { path: PathBuf, mode: u32, content: String },
+    Copied { path: PathBuf, mode: u32, from: PathBuf, size: u64, modified: (i64, i64) },
 }
 
 /// What the skeleton will have, parents before children.
@@ -91,11 +70,7 @@ impl Plan {
     fn new(machine: &Path) -> Result<Self, Error> {
         let usr = machine.join("usr");
         let metadata = std::fs::metadata(&usr).map_err(|e| Error::io("look at", &usr, e))?;
-        Ok(Self {
-            items: Vec::new(),
-            paths: HashSet::new(),
-            owner: metadata.uid(),
-        })
+        Ok(Self { items: Vec::new(), paths: HashSet::new(), owner: metadata.uid() })
     }
 
     fn has(&self, path: &Path) -> bool {
@@ -151,24 +126,14 @@ fn build_from(machine: &Path, layers_root: &Path) -> Result<HostImage, Error> {
         true => vec![PathBuf::from("/usr/local")],
         false => Vec::new(),
     };
-    Ok(HostImage {
-        layer,
-        binds,
-        masks,
-        config: config(),
-    })
+    Ok(HostImage { layer, binds, masks, config: config() })
 }
 
 fn config() -> ImageConfig {
-    let env = [
-        ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
-        ("LANG", "C.UTF-8"),
-    ];
+    let env = [("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), ("LANG", "C.UTF-8")];
     ImageConfig {
         platform: Platform::current(),
-        env: env
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .to_vec(),
+        env: env.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
         working_dir: Some("/workspace".to_owned()),
         user: None,
         entrypoint: Vec::new(),
@@ -190,18 +155,11 @@ fn programs(machine: &Path, plan: &mut Plan) -> Result<Vec<PathBuf>, Error> {
             Err(e) => return Err(Error::io("look at", &path, e)),
         };
         if metadata.is_dir() {
-            plan.add(Item::Directory {
-                path: name.into(),
-                mode: 0o755,
-                owner: 0,
-            });
+            plan.add(Item::Directory { path: name.into(), mode: 0o755, owner: 0 });
             binds.push(Path::new("/").join(name));
         } else if metadata.is_symlink() {
             let target = std::fs::read_link(&path).map_err(|e| Error::io("read link", &path, e))?;
-            plan.add(Item::Link {
-                path: name.into(),
-                target,
-            });
+            plan.add(Item::Link { path: name.into(), target });
         }
     }
     Ok(binds)
@@ -223,24 +181,10 @@ fn directories(plan: &mut Plan) {
         "var/log",
         "var/spool",
     ];
-    let special = [
-        ("proc", 0o555, 0),
-        ("sys", 0o555, 0),
-        ("root", 0o700, 0),
-        ("home/sandbox", 0o755, USER),
-    ];
+    let special = [("proc", 0o555, 0), ("sys", 0o555, 0), ("root", 0o700, 0), ("home/sandbox", 0o755, USER)];
     // Any user of the sandbox may work in these; the sandbox has one tenant.
-    let shared = [
-        ("tmp", 0o1777, 0),
-        ("var/tmp", 0o1777, 0),
-        ("run/lock", 0o1777, 0),
-        ("workspace", 0o777, 0),
-    ];
-    let directory = |(path, mode, owner): (&str, u32, u32)| Item::Directory {
-        path: path.into(),
-        mode,
-        owner,
-    };
+    let shared = [("tmp", 0o1777, 0), ("var/tmp", 0o1777, 0), ("run/lock", 0o1777, 0), ("workspace", 0o777, 0)];
+    let directory = |(path, mode, owner): (&str, u32, u32)| Item::Directory { path: path.into(), mode, owner };
     ordinary
         .map(|path| (path, 0o755, 0))
         .into_iter()
@@ -248,16 +192,9 @@ fn directories(plan: &mut Plan) {
         .chain(shared)
         .map(directory)
         .for_each(|item| plan.add(item));
-    let links = [
-        ("var/run", "/run"),
-        ("var/lock", "/run/lock"),
-        ("etc/mtab", "/proc/self/mounts"),
-    ];
+    let links = [("var/run", "/run"), ("var/lock", "/run/lock"), ("etc/mtab", "/proc/self/mounts")];
     for (path, target) in links {
-        plan.add(Item::Link {
-            path: path.into(),
-            target: target.into(),
-        });
+        plan.add(Item::Link { path: path.into(), target: target.into() });
     }
 }
 
@@ -270,11 +207,7 @@ fn fingerprint(machine: &Path, items: &[Item], binds: &[PathBuf]) -> Result<Laye
             hasher.update(part);
         }
     };
-    add(&[
-        FORMAT.as_bytes(),
-        std::env::consts::ARCH.as_bytes(),
-        &rustix::process::geteuid().as_raw().to_le_bytes(),
-    ]);
+    add(&[FORMAT.as_bytes(), std::env::consts::ARCH.as_bytes(), &rustix::process::geteuid().as_raw().to_le_bytes()]);
     for name in PACKAGE_STATES.iter().copied().chain(["usr"]) {
         if let Ok(metadata) = std::fs::metadata(machine.join(name)) {
             add(&[
@@ -291,37 +224,15 @@ fn fingerprint(machine: &Path, items: &[Item], binds: &[PathBuf]) -> Result<Laye
     for item in items {
         match item {
             Item::Directory { path, mode, owner } => {
-                add(&[
-                    b"directory",
-                    path.as_os_str().as_encoded_bytes(),
-                    &mode.to_le_bytes(),
-                    &owner.to_le_bytes(),
-                ]);
+                add(&[b"directory", path.as_os_str().as_encoded_bytes(), &mode.to_le_bytes(), &owner.to_le_bytes()]);
             }
-            Item::Link { path, target } => add(&[
-                b"link",
-                path.as_os_str().as_encoded_bytes(),
-                target.as_os_str().as_encoded_bytes(),
-            ]),
-            Item::Generated {
-                path,
-                mode,
-                content,
-            } => {
-                add(&[
-                    b"generated",
-                    path.as_os_str().as_encoded_bytes(),
-                    &mode.to_le_bytes(),
-                    content.as_bytes(),
-                ]);
+            Item::Link { path, target } => {
+                add(&[b"link", path.as_os_str().as_encoded_bytes(), target.as_os_str().as_encoded_bytes()])
             }
-            Item::Copied {
-                path,
-                mode,
-                size,
-                modified: (seconds, nanoseconds),
-                ..
-            } => add(&[
+            Item::Generated { path, mode, content } => {
+                add(&[b"generated", path.as_os_str().as_encoded_bytes(), &mode.to_le_bytes(), content.as_bytes()]);
+            }
+            Item::Copied { path, mode, size, modified: (seconds, nanoseconds), .. } => add(&[
                 b"copied",
                 path.as_os_str().as_encoded_bytes(),
                 &mode.to_le_bytes(),
@@ -344,55 +255,35 @@ fn write(root: BorrowedFd<'_>, item: &Item) -> Result<u64, UnpackError> {
         Item::Directory { path, mode, owner } => {
             rustix::fs::mkdirat(root, path, Mode::RWXU).map_err(failed("make directory", path))?;
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let fd = rustix::fs::openat(root, path, flags, Mode::empty())
-                .map_err(failed("open directory", path))?;
+            let fd = rustix::fs::openat(root, path, flags, Mode::empty()).map_err(failed("open directory", path))?;
             if *owner != 0 && rustix::process::geteuid().is_root() {
-                rustix::fs::fchown(
-                    &fd,
-                    Some(Uid::from_raw(*owner)),
-                    Some(Gid::from_raw(*owner)),
-                )
-                .map_err(failed("give away", path))?;
+                rustix::fs::fchown(&fd, Some(Uid::from_raw(*owner)), Some(Gid::from_raw(*owner)))
+                    .map_err(failed("give away", path))?;
             }
-            rustix::fs::fchmod(&fd, Mode::from_raw_mode(*mode))
-                .map_err(failed("set the mode of", path))?;
+            rustix::fs::fchmod(&fd, Mode::from_raw_mode(*mode)).map_err(failed("set the mode of", path))?;
             Ok(0)
         }
-        Item::Link { path, target } => rustix::fs::symlinkat(target, root, path)
-            .map(|()| 0)
-            .map_err(failed("make link", path)),
-        Item::Generated {
-            path,
-            mode,
-            content,
-        } => write_file(root, path, *mode, &mut content.as_bytes()),
-        Item::Copied {
-            path, mode, from, ..
-        } => {
-            let mut source = copy::open(from)
-                .map_err(|e| UnpackError::system("open", from.display().to_string(), e))?;
+        Item::Link { path, target } => {
+            rustix::fs::symlinkat(target, root, path).map(|()| 0).map_err(failed("make link", path))
+        }
+        Item::Generated { path, mode, content } => write_file(root, path, *mode, &mut content.as_bytes()),
+        Item::Copied { path, mode, from, .. } => {
+            let mut source =
+                copy::open(from).map_err(|e| UnpackError::system("open", from.display().to_string(), e))?;
             write_file(root, path, *mode, &mut source)
         }
     }
 }
 
-fn write_file(
-    root: BorrowedFd<'_>,
-    path: &Path,
-    mode: u32,
-    content: &mut dyn io::Read,
-) -> Result<u64, UnpackError> {
+fn write_file(root: BorrowedFd<'_>, path: &Path, mode: u32, content: &mut dyn io::Read) -> Result<u64, UnpackError> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let shown = || path.display().to_string();
     let fd = rustix::fs::openat(root, path, flags, Mode::RUSR | Mode::WUSR)
         .map_err(|e| UnpackError::system("make", shown(), e))?;
     let mut file = File::from(fd);
-    let bytes = io::copy(
-        &mut io::Read::take(content, copy::MAX_FILE_BYTES),
-        &mut file,
-    )
-    .and_then(|bytes| file.flush().map(|()| bytes))
-    .map_err(|e| UnpackError::system("write", shown(), e))?;
+    let bytes = io::copy(&mut io::Read::take(content, copy::MAX_FILE_BYTES), &mut file)
+        .and_then(|bytes| file.flush().map(|()| bytes))
+        .map_err(|e| UnpackError::system("write", shown(), e))?;
     rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))
         .map_err(|e| UnpackError::system("set the mode of", shown(), e))?;
     Ok(bytes)

@@ -28,11 +28,7 @@ fn machine() -> TempDir {
     write("etc/java-17-openjdk/security/java.security", "s", 0o644);
     write("etc/python3.11/sitecustomize.py", "pass", 0o644);
     fs::create_dir(directory.path().join("etc/alternatives")).unwrap();
-    symlink(
-        "/usr/bin/mawk",
-        directory.path().join("etc/alternatives/awk"),
-    )
-    .unwrap();
+    symlink("/usr/bin/mawk", directory.path().join("etc/alternatives/awk")).unwrap();
     for secret in [
         "etc/ssl/private/server.key",
         "etc/ssl/certs/server-key.pem",
@@ -71,21 +67,10 @@ fn the_skeleton_has_what_programs_need_and_no_secret() {
     let root = Area::open(layers.path()).unwrap().path(&host.layer);
     assert_eq!(host.binds, ["/usr", "/lib64"].map(PathBuf::from));
     assert_eq!(host.masks, [PathBuf::from("/usr/local")]);
-    assert_eq!(
-        fs::read_link(root.join("bin")).unwrap(),
-        Path::new("usr/bin")
-    );
+    assert_eq!(fs::read_link(root.join("bin")).unwrap(), Path::new("usr/bin"));
     assert!(root.join("usr").is_dir() && fs::read_dir(root.join("usr")).unwrap().next().is_none());
     let mode = |name: &str| fs::metadata(root.join(name)).unwrap().mode() & 0o7777;
-    assert_eq!(
-        (
-            mode("tmp"),
-            mode("root"),
-            mode("workspace"),
-            mode("etc/shadow")
-        ),
-        (0o1777, 0o700, 0o777, 0o600)
-    );
+    assert_eq!((mode("tmp"), mode("root"), mode("workspace"), mode("etc/shadow")), (0o1777, 0o700, 0o777, 0o600));
     assert_eq!(fs::metadata(root.join("home/sandbox")).unwrap().uid(), 1000);
     for (name, content) in [
         ("etc/os-release", "ID=test\n"),
@@ -104,23 +89,10 @@ fn the_skeleton_has_what_programs_need_and_no_secret() {
 
     let mut all = Vec::new();
     files(&root, &mut all);
-    for path in all
-        .iter()
-        .filter(|path| fs::symlink_metadata(path).unwrap().is_file())
-    {
-        assert!(
-            !fs::read_to_string(path).unwrap().contains("PLANTED-SECRET"),
-            "{}",
-            path.display()
-        );
+    for path in all.iter().filter(|path| fs::symlink_metadata(path).unwrap().is_file()) {
+        assert!(!fs::read_to_string(path).unwrap().contains("PLANTED-SECRET"), "{}", path.display());
     }
-    for name in [
-        "etc/ssl/private",
-        "etc/ssh",
-        "home/me",
-        "root/.bash_history",
-        "etc/environment",
-    ] {
+    for name in ["etc/ssl/private", "etc/ssh", "home/me", "root/.bash_history", "etc/environment"] {
         assert!(!root.join(name).exists(), "{name}");
     }
 }
@@ -151,21 +123,13 @@ fn this_machine_has_a_skeleton() {
     let built = began.elapsed();
     let again = std::time::Instant::now();
     assert_eq!(build_skeleton(layers.path()).unwrap(), host);
-    println!(
-        "skeleton built in {built:?}, found again in {:?}",
-        again.elapsed()
-    );
+    println!("skeleton built in {built:?}, found again in {:?}", again.elapsed());
     assert!(host.binds.contains(&PathBuf::from("/usr")));
     let root = Area::open(layers.path()).unwrap().path(&host.layer);
     let mut all = Vec::new();
     files(&root, &mut all);
     for path in &all {
         let name = path.strip_prefix(&root).unwrap().to_str().unwrap();
-        assert!(
-            !["private", "ssh", "password"]
-                .iter()
-                .any(|bad| name.contains(bad)),
-            "{name}"
-        );
+        assert!(!["private", "ssh", "password"].iter().any(|bad| name.contains(bad)), "{name}");
     }
 }

@@ -25,39 +25,24 @@ pub(super) fn read(source: &Source, wanted: Option<&Reference>) -> Result<Found,
         .map_err(|e| Error::malformed(&what, e.to_string()))?;
     let mut images = Vec::new();
     for item in items {
-        let names: Vec<Reference> = item
-            .repo_tags
-            .iter()
-            .flatten()
-            .map(|tag| tag.parse())
-            .collect::<Result<_, _>>()?;
+        let names: Vec<Reference> = item.repo_tags.iter().flatten().map(|tag| tag.parse()).collect::<Result<_, _>>()?;
         images.push((names, item));
     }
     let (names, item) = pick(images, wanted, &what)?;
     let config_bytes = source.read(&item.config, MAX_CONFIG_BYTES)?;
-    let configuration = Configuration::parse(
-        &config_bytes,
-        &format!("{} of {}", item.config, source.path().display()),
-    )?;
+    let configuration =
+        Configuration::parse(&config_bytes, &format!("{} of {}", item.config, source.path().display()))?;
     if item.layers.len() != configuration.layers.len() {
         return Err(Error::malformed(
             &what,
-            format!(
-                "it lists {} layers and the configuration {}",
-                item.layers.len(),
-                configuration.layers.len()
-            ),
+            format!("it lists {} layers and the configuration {}", item.layers.len(), configuration.layers.len()),
         ));
     }
     let layers = configuration
         .layers
         .iter()
         .cloned()
-        .zip(
-            item.layers
-                .into_iter()
-                .map(|name| Blob { name, digest: None }),
-        )
+        .zip(item.layers.into_iter().map(|name| Blob { name, digest: None }))
         .collect();
     Ok(Found {
         config_digest: Digest::of(&config_bytes),

@@ -3,9 +3,7 @@
 use super::source::{Blob, Source};
 use super::{Found, pick};
 use crate::digest::Digest;
-use crate::manifest::{
-    Configuration, Descriptor, Document, Index, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES,
-};
+use crate::manifest::{Configuration, Descriptor, Document, Index, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES};
 use crate::registry::verify;
 use crate::{Error, Platform, Reference};
 
@@ -18,8 +16,7 @@ const MAX_INDEXES: usize = 3;
 
 pub(super) fn read(source: &Source, wanted: Option<&Reference>) -> Result<Found, Error> {
     let what = format!("{INDEX} of {}", source.path().display());
-    let Document::Index(index) = Document::parse(&source.read(INDEX, MAX_MANIFEST_BYTES)?, &what)?
-    else {
+    let Document::Index(index) = Document::parse(&source.read(INDEX, MAX_MANIFEST_BYTES)?, &what)? else {
         return Err(Error::malformed(what, "it is not an index"));
     };
     let (names, index) = pick(by_name(index), wanted, &what)?;
@@ -38,13 +35,7 @@ pub(super) fn read(source: &Source, wanted: Option<&Reference>) -> Result<Found,
                     .pair(&manifest.layers, &what)?
                     .into_iter()
                     .map(|(descriptor, layer)| {
-                        (
-                            layer,
-                            Blob {
-                                name: blob(&descriptor.digest),
-                                digest: Some(descriptor.digest.clone()),
-                            },
-                        )
+                        (layer, Blob { name: blob(&descriptor.digest), digest: Some(descriptor.digest.clone()) })
                     })
                     .collect();
                 return Ok(Found {
@@ -58,10 +49,7 @@ pub(super) fn read(source: &Source, wanted: Option<&Reference>) -> Result<Found,
             }
         }
     }
-    Err(Error::malformed(
-        what,
-        format!("it has more than {MAX_INDEXES} indexes in one another"),
-    ))
+    Err(Error::malformed(what, format!("it has more than {MAX_INDEXES} indexes in one another")))
 }
 
 /// Splits an index into one per name. Manifests of the same name, or of none, are platforms of one image.
@@ -69,43 +57,25 @@ fn by_name(index: Index) -> Vec<(Vec<Reference>, Index)> {
     let mut images: Vec<(Vec<Reference>, Vec<Descriptor>)> = Vec::new();
     for descriptor in index.manifests {
         let names = names(&descriptor);
-        match images.iter_mut().find(|(known, of_image)| {
-            *known == names
-                || of_image
-                    .iter()
-                    .any(|other| other.digest == descriptor.digest)
-        }) {
+        match images
+            .iter_mut()
+            .find(|(known, of_image)| *known == names || of_image.iter().any(|other| other.digest == descriptor.digest))
+        {
             Some((known, of_image)) => {
-                known.extend(
-                    names
-                        .into_iter()
-                        .filter(|name| !known.contains(name))
-                        .collect::<Vec<_>>(),
-                );
-                if !of_image
-                    .iter()
-                    .any(|other| other.digest == descriptor.digest)
-                {
+                known.extend(names.into_iter().filter(|name| !known.contains(name)).collect::<Vec<_>>());
+                if !of_image.iter().any(|other| other.digest == descriptor.digest) {
                     of_image.push(descriptor);
                 }
             }
             None => images.push((names, vec![descriptor])),
         }
     }
-    images
-        .into_iter()
-        .map(|(names, manifests)| (names, Index { manifests }))
-        .collect()
+    images.into_iter().map(|(names, manifests)| (names, Index { manifests })).collect()
 }
 
 /// The full name of a manifest. A bare tag, which some tools write, names nothing by itself.
 fn names(descriptor: &Descriptor) -> Vec<Reference> {
-    descriptor
-        .names()
-        .filter(|name| name.contains(['/', ':']))
-        .find_map(|name| name.parse().ok())
-        .into_iter()
-        .collect()
+    descriptor.names().filter(|name| name.contains(['/', ':'])).find_map(|name| name.parse().ok()).into_iter().collect()
 }
 
 fn blob(digest: &Digest) -> String {

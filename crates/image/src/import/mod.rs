@@ -45,10 +45,7 @@ pub(crate) async fn import(
     })
     .await?;
 
-    let _hold = shared
-        .clone()
-        .hold(found.configuration.layers.clone())
-        .await?;
+    let _hold = shared.clone().hold(found.configuration.layers.clone()).await?;
     let mut at = Progress {
         stage: Stage::Unpacking,
         layers_total: u32::try_from(found.layers.len()).unwrap_or(u32::MAX),
@@ -59,10 +56,7 @@ pub(crate) async fn import(
         if !shared.clone().has_public_layer(layer.clone()).await? {
             let (source, temporary) = (source.clone(), shared.temporary_path()?);
             let file = blocking("read a layer", move || source.open(&blob, &temporary)).await?;
-            shared
-                .clone()
-                .add_layer(layer, file, Admission::everybody())
-                .await?;
+            shared.clone().add_layer(layer, file, Admission::everybody()).await?;
         }
         at.layers_done += 1;
         progress(at);
@@ -81,22 +75,13 @@ pub(crate) async fn import(
             admission: Admission::everybody(),
         })
         .await?;
-    progress(Progress {
-        stage: Stage::Done,
-        ..at
-    });
+    progress(Progress { stage: Stage::Done, ..at });
     Ok(image)
 }
 
 /// Tells what the source is and reads everything but its layers.
-fn open(
-    path: &Path,
-    temporary: &Path,
-    wanted: Option<&Reference>,
-) -> Result<(Source, Found), Error> {
-    let is_directory = std::fs::metadata(path)
-        .map_err(|e| Error::io("look at", path, e))?
-        .is_dir();
+fn open(path: &Path, temporary: &Path, wanted: Option<&Reference>) -> Result<(Source, Found), Error> {
+    let is_directory = std::fs::metadata(path).map_err(|e| Error::io("look at", path, e))?.is_dir();
     if is_directory {
         if !path.join(layout::MARKER).exists() {
             return Err(Error::UnknownKind {
@@ -131,11 +116,7 @@ fn pick<T>(
     wanted: Option<&Reference>,
     what: &str,
 ) -> Result<(Vec<Reference>, T), Error> {
-    let names: Vec<String> = images
-        .iter()
-        .flat_map(|(names, _)| names)
-        .map(Reference::to_string)
-        .collect();
+    let names: Vec<String> = images.iter().flat_map(|(names, _)| names).map(Reference::to_string).collect();
     let mut images = images;
     if images.len() > 1 {
         images.retain(|(names, _)| wanted.is_some_and(|wanted| names.contains(wanted)));

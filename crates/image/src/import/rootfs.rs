@@ -22,20 +22,14 @@ pub(super) fn describe(whole: &Whole) -> Found {
         "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{}", whole.diff_id)] },
     }))
     .expect("a literal has a JSON form");
-    let configuration = Configuration::parse(&config_bytes, "generated configuration")
-        .expect("it was written to be read");
+    let configuration =
+        Configuration::parse(&config_bytes, "generated configuration").expect("it was written to be read");
     Found {
         config_digest: Digest::of(&config_bytes),
         configuration,
         config_bytes,
         manifest_bytes: None,
         names: Vec::new(),
-        layers: vec![(
-            whole.diff_id.clone(),
-            Blob {
-                name: String::new(),
-                digest: None,
-            },
-        )],
+        layers: vec![(whole.diff_id.clone(), Blob { name: String::new(), digest: None })],
     }
 }

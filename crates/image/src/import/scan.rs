@@ -47,57 +47,33 @@ pub(super) enum Member {
 
 pub(super) fn scan(mut file: File, path: &Path) -> Result<Scanned, Error> {
     let mut first = [0; MAGIC_BYTES];
-    let read = file
-        .read_at(&mut first, 0)
-        .map_err(|e| Error::io("read", path, e))?;
+    let read = file.read_at(&mut first, 0).map_err(|e| Error::io("read", path, e))?;
     let compression = Compression::detect(&first[..read]);
     let limits = Limits::default();
     let unknown = |e: UnpackError| match e {
-        UnpackError::Malformed { reason } => Error::UnknownKind {
-            path: path.to_owned(),
-            reason,
-        },
-        other => Error::UnknownKind {
-            path: path.to_owned(),
-            reason: other.to_string(),
-        },
+        UnpackError::Malformed { reason } => Error::UnknownKind { path: path.to_owned(), reason },
+        other => Error::UnknownKind { path: path.to_owned(), reason: other.to_string() },
     };
-    let decoded = compression
-        .reader(&file)
-        .map_err(|e| unknown(UnpackError::read(e)))?;
-    let mut hashing = HashingReader::new(Bounded::new(
-        BufReader::with_capacity(READ_BYTES, decoded),
-        limits.stream_bytes,
-    ));
+    let decoded = compression.reader(&file).map_err(|e| unknown(UnpackError::read(e)))?;
+    let mut hashing =
+        HashingReader::new(Bounded::new(BufReader::with_capacity(READ_BYTES, decoded), limits.stream_bytes));
     let (members, entries) = members(&mut hashing, &limits).map_err(unknown)?;
     let diff_id = hashing.finish();
     file.rewind().map_err(|e| Error::io("read", path, e))?;
     match members {
-        Some(members)
-            if members.contains_key(docker::MANIFEST) || members.contains_key(layout::MARKER) =>
-        {
-            Ok(Scanned::Images(ImageArchive {
-                file,
-                compression,
-                members,
-            }))
+        Some(members) if members.contains_key(docker::MANIFEST) || members.contains_key(layout::MARKER) => {
+            Ok(Scanned::Images(ImageArchive { file, compression, members }))
         }
         _ if entries == 0 => Err(Error::UnknownKind {
             path: path.to_owned(),
             reason: "it is an archive without a single entry".to_owned(),
         }),
-        _ => Ok(Scanned::RootFs(Whole {
-            file,
-            diff_id: Digest::layer_id(&diff_id).clone(),
-        })),
+        _ => Ok(Scanned::RootFs(Whole { file, diff_id: Digest::layer_id(&diff_id).clone() })),
     }
 }
 
 /// Lists the members, as long as they could be those of an archive of images.
-fn members(
-    input: impl Read,
-    limits: &Limits,
-) -> Result<(Option<HashMap<String, Member>>, u64), UnpackError> {
+fn members(input: impl Read, limits: &Limits) -> Result<(Option<HashMap<String, Member>>, u64), UnpackError> {
     let mut archive = Archive::new(input, limits);
     let mut members = Some(HashMap::new());
     let mut entries = 0;
@@ -106,12 +82,10 @@ fn members(
         let Some(known) = &mut members else { continue };
         let name = normal(&entry.name);
         let member = match entry.kind {
-            Kind::File if entry.pieces.is_none() => Some(Member::File {
-                offset: archive.position(),
-                size: entry.size,
-            }),
-            Kind::Symlink => normal(&entry.link)
-                .map(|target| Member::Link(beside(name.as_deref().unwrap_or_default(), &target))),
+            Kind::File if entry.pieces.is_none() => Some(Member::File { offset: archive.position(), size: entry.size }),
+            Kind::Symlink => {
+                normal(&entry.link).map(|target| Member::Link(beside(name.as_deref().unwrap_or_default(), &target)))
+            }
             Kind::HardLink => normal(&entry.link).map(Member::Link),
             _ => None,
         };
@@ -123,9 +97,7 @@ fn members(
         }
     }
     if !archive.ended_by_marker() && entries > 0 {
-        return Err(UnpackError::malformed(
-            "it has no end mark, so it may be cut off",
-        ));
+        return Err(UnpackError::malformed("it has no end mark, so it may be cut off"));
     }
     archive.drain()?;
     Ok((members, entries))
@@ -140,9 +112,7 @@ fn belongs(name: &str, kind: Kind) -> bool {
         "blobs" | "oci-layout" | "index.json" | "manifest.json" | "repositories" => true,
         top => {
             is_hash(top)
-                || [".json", ".tar", ".tar.gz"]
-                    .iter()
-                    .any(|end| top.strip_suffix(end).is_some_and(is_hash))
+                || [".json", ".tar", ".tar.gz"].iter().any(|end| top.strip_suffix(end).is_some_and(is_hash))
                 || top.starts_with("sha256:")
         }
     }
@@ -150,10 +120,7 @@ fn belongs(name: &str, kind: Kind) -> bool {
 
 fn normal(name: &[u8]) -> Option<String> {
     let text = str::from_utf8(name).ok()?;
-    let parts: Vec<&str> = text
-        .split('/')
-        .filter(|part| !matches!(*part, "" | "."))
-        .collect();
+    let parts: Vec<&str> = text.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
     Some(parts.join("/"))
 }
 

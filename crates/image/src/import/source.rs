@@ -16,19 +16,9 @@ use crate::unpack::{Bounded, Compression, Limits};
 const MAX_LINKS: usize = 4;
 
 pub(super) enum Source {
-    Directory {
-        path: PathBuf,
-        directory: OwnedFd,
-    },
-    Archive {
-        path: PathBuf,
-        file: File,
-        members: std::collections::HashMap<String, Member>,
-    },
-    Whole {
-        path: PathBuf,
-        file: File,
-    },
+    Directory { path: PathBuf, directory: OwnedFd },
+    Archive { path: PathBuf, file: File, members: std::collections::HashMap<String, Member> },
+    Whole { path: PathBuf, file: File },
 }
 
 /// A layer's blob in a source.
@@ -43,53 +33,32 @@ pub(super) struct Blob {
 impl Source {
     pub(super) fn directory(path: &Path) -> Result<Self, Error> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = rustix::fs::open(path, flags, Mode::empty())
-            .map_err(|e| Error::io("open", path, e.into()))?;
-        Ok(Self::Directory {
-            path: path.to_owned(),
-            directory,
-        })
+        let directory = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| Error::io("open", path, e.into()))?;
+        Ok(Self::Directory { path: path.to_owned(), directory })
     }
 
     pub(super) fn whole(path: &Path, file: File) -> Self {
-        Self::Whole {
-            path: path.to_owned(),
-            file,
-        }
+        Self::Whole { path: path.to_owned(), file }
     }
 
     /// Blobs inside a tar; a packed tar is unpacked first, since its members are read out of order.
-    pub(super) fn archive(
-        path: &Path,
-        archive: ImageArchive,
-        temporary: &Path,
-    ) -> Result<Self, Error> {
+    pub(super) fn archive(path: &Path, archive: ImageArchive, temporary: &Path) -> Result<Self, Error> {
         let file = match archive.compression {
             Compression::None => archive.file,
             packed => {
                 let failed = |e| Error::io("unpack", path, e);
                 let mut plain = anonymous(temporary)?;
                 let decoded = packed.reader(archive.file).map_err(failed)?;
-                io::copy(
-                    &mut Bounded::new(decoded, Limits::default().stream_bytes),
-                    &mut plain,
-                )
-                .map_err(failed)?;
+                io::copy(&mut Bounded::new(decoded, Limits::default().stream_bytes), &mut plain).map_err(failed)?;
                 plain
             }
         };
-        Ok(Self::Archive {
-            path: path.to_owned(),
-            file,
-            members: archive.members,
-        })
+        Ok(Self::Archive { path: path.to_owned(), file, members: archive.members })
     }
 
     pub(super) fn path(&self) -> &Path {
         match self {
-            Self::Directory { path, .. }
-            | Self::Archive { path, .. }
-            | Self::Whole { path, .. } => path,
+            Self::Directory { path, .. } | Self::Archive { path, .. } | Self::Whole { path, .. } => path,
         }
     }
 
@@ -104,16 +73,9 @@ impl Source {
     /// Reads a small file whole.
     pub(super) fn read(&self, name: &str, limit: u64) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::new();
-        let read = self
-            .reader(name)?
-            .take(limit + 1)
-            .read_to_end(&mut bytes)
-            .map_err(|e| self.failed(name, e))?;
+        let read = self.reader(name)?.take(limit + 1).read_to_end(&mut bytes).map_err(|e| self.failed(name, e))?;
         if read as u64 > limit {
-            return Err(Error::TooLarge {
-                what: format!("{name} in {}", self.path().display()),
-                limit_bytes: limit,
-            });
+            return Err(Error::TooLarge { what: format!("{name} in {}", self.path().display()), limit_bytes: limit });
         }
         Ok(bytes)
     }
@@ -152,15 +114,10 @@ impl Source {
     fn reader(&self, name: &str) -> Result<Box<dyn Read + '_>, Error> {
         match self {
             Self::Directory { .. } => Ok(Box::new(self.open_beneath(name)?)),
-            Self::Archive {
-                path,
-                file,
-                members,
-            } => {
+            Self::Archive { path, file, members } => {
                 let (offset, size) = locate(members, name).ok_or_else(|| self.missing(name))?;
                 let mut file = file;
-                file.seek(SeekFrom::Start(offset))
-                    .map_err(|e| Error::io("read", path, e))?;
+                file.seek(SeekFrom::Start(offset)).map_err(|e| Error::io("read", path, e))?;
                 Ok(Box::new(file.take(size)))
             }
             Self::Whole { .. } => Err(self.missing(name)),
@@ -181,10 +138,7 @@ impl Source {
     }
 
     fn missing(&self, name: &str) -> Error {
-        Error::malformed(
-            self.path().display().to_string(),
-            format!("{name:?} is missing"),
-        )
+        Error::malformed(self.path().display().to_string(), format!("{name:?} is missing"))
     }
 
     fn failed(&self, name: &str, error: io::Error) -> Error {
@@ -205,12 +159,8 @@ fn locate(members: &std::collections::HashMap<String, Member>, name: &str) -> Op
 
 /// A file without a name: it goes with its last descriptor, also after a crash.
 fn anonymous(path: &Path) -> Result<File, Error> {
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(path)
-        .map_err(|e| Error::io("make", path, e))?;
+    let file =
+        File::options().read(true).write(true).create_new(true).open(path).map_err(|e| Error::io("make", path, e))?;
     std::fs::remove_file(path).map_err(|e| Error::io("remove", path, e))?;
     Ok(file)
 }

@@ -43,26 +43,12 @@ impl Area {
     /// # Errors
     /// The directory cannot be made or opened, or belongs to somebody else.
     pub fn open(root: &Path) -> Result<Self, UnpackError> {
-        let failed = |operation| {
-            move |e: io::Error| UnpackError::system(operation, root.display().to_string(), e)
-        };
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(root)
-            .map_err(failed("make"))?;
-        std::fs::set_permissions(root, std::fs::Permissions::from_mode(0o700))
-            .map_err(failed("close to others"))?;
-        let directory = rustix::fs::open(
-            root,
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .map_err(|e| failed("open")(e.into()))?;
-        Ok(Self {
-            root: root.to_owned(),
-            directory,
-        })
+        let failed = |operation| move |e: io::Error| UnpackError::system(operation, root.display().to_string(), e);
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(failed("make"))?;
+        std::fs::set_permissions(root, std::fs::Permissions::from_mode(0o700)).map_err(failed("close to others"))?;
+        let directory = rustix::fs::open(root, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|e| failed("open")(e.into()))?;
+        Ok(Self { root: root.to_owned(), directory })
     }
 
     /// Where the files of a layer are, whether or not it exists.
@@ -89,9 +75,9 @@ impl Area {
     pub fn stats(&self, layer: &LayerId) -> Result<Option<LayerStats>, UnpackError> {
         let path = self.root.join(layer.as_str()).join(STATS);
         match std::fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|e| {
-                UnpackError::system("read", path.display().to_string(), io::Error::other(e))
-            }),
+            Ok(text) => serde_json::from_slice(&text)
+                .map(Some)
+                .map_err(|e| UnpackError::system("read", path.display().to_string(), io::Error::other(e))),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(UnpackError::system("read", path.display().to_string(), e)),
         }
@@ -102,11 +88,7 @@ impl Area {
     /// # Errors
     /// The area cannot be read.
     pub fn list(&self) -> Result<Vec<LayerId>, UnpackError> {
-        let mut layers: Vec<LayerId> = self
-            .names()?
-            .iter()
-            .filter_map(|name| name.parse().ok())
-            .collect();
+        let mut layers: Vec<LayerId> = self.names()?.iter().filter_map(|name| name.parse().ok()).collect();
         layers.sort();
         Ok(layers)
     }
@@ -117,29 +99,19 @@ impl Area {
     /// The disk is full or the area cannot be written.
     pub fn begin(&self) -> Result<Draft, UnpackError> {
         let name = transient_name()?;
-        let failed = |e: Errno| {
-            UnpackError::system("make a new layer in", self.root.display().to_string(), e)
-        };
+        let failed = |e: Errno| UnpackError::system("make a new layer in", self.root.display().to_string(), e);
         rustix::fs::mkdirat(&self.directory, &*name, Mode::RWXU).map_err(failed)?;
-        let area = self.directory.try_clone().map_err(|e| {
-            UnpackError::system(
-                "duplicate the descriptor of",
-                self.root.display().to_string(),
-                e,
-            )
-        })?;
+        let area = self
+            .directory
+            .try_clone()
+            .map_err(|e| UnpackError::system("duplicate the descriptor of", self.root.display().to_string(), e))?;
         let directory = tree::open_directory(area.as_fd(), name.as_bytes()).map_err(failed)?;
         rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).map_err(failed)?;
         rustix::fs::mkdirat(&directory, FILES, Mode::RWXU).map_err(failed)?;
         let files = tree::open_directory(directory.as_fd(), FILES.as_bytes()).map_err(failed)?;
         // The mode of most images' roots; an entry for the root overrules it.
         rustix::fs::fchmod(&files, Mode::from_raw_mode(0o755)).map_err(failed)?;
-        Ok(Draft {
-            area,
-            name,
-            directory,
-            files,
-        })
+        Ok(Draft { area, name, directory, files })
     }
 
     /// Removes a layer; one that is not there is a success.
@@ -164,11 +136,7 @@ impl Area {
     /// The area cannot be written.
     pub fn sweep(&self) -> Result<usize, UnpackError> {
         let mut swept = 0;
-        for name in self
-            .names()?
-            .iter()
-            .filter(|name| name.starts_with(TRANSIENT_PREFIX))
-        {
+        for name in self.names()?.iter().filter(|name| name.starts_with(TRANSIENT_PREFIX)) {
             let failed = |e: Errno| UnpackError::system("sweep", name.as_str(), e);
             let directory = match tree::open_directory(self.directory.as_fd(), name.as_bytes()) {
                 Err(Errno::NOENT) => continue,
@@ -217,25 +185,15 @@ impl Draft {
     /// # Errors
     /// The disk is full or failing.
     pub fn commit(self, layer: &LayerId, stats: &LayerStats) -> Result<(), UnpackError> {
-        let failed = |operation: &'static str| {
-            move |e: Errno| UnpackError::system(operation, layer.as_str(), e)
-        };
+        let failed = |operation: &'static str| move |e: Errno| UnpackError::system(operation, layer.as_str(), e);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let note = rustix::fs::openat(&self.directory, STATS, flags, Mode::RUSR | Mode::WUSR)
             .map_err(failed("describe layer"))?;
         let text = serde_json::to_vec(stats).expect("counters have a JSON form");
-        File::from(note)
-            .write_all(&text)
-            .map_err(|e| UnpackError::system("describe layer", layer.as_str(), e))?;
+        File::from(note).write_all(&text).map_err(|e| UnpackError::system("describe layer", layer.as_str(), e))?;
         // One flush for a layer of thousands of files; a sandbox's overlay never flushes its layers.
         rustix::fs::syncfs(&self.files).map_err(failed("flush layer"))?;
-        match rustix::fs::renameat_with(
-            &self.area,
-            &*self.name,
-            &self.area,
-            layer.as_str(),
-            RenameFlags::NOREPLACE,
-        ) {
+        match rustix::fs::renameat_with(&self.area, &*self.name, &self.area, layer.as_str(), RenameFlags::NOREPLACE) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(e) => return Err(failed("name layer")(e)),
         }

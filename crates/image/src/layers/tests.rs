@@ -15,13 +15,7 @@ fn area() -> (TempDir, Area) {
 }
 
 fn write(draft: &Draft, name: &str, content: &str) {
-    let fd = rustix::fs::openat(
-        draft.root(),
-        name,
-        OFlags::WRONLY | OFlags::CREATE,
-        Mode::RUSR,
-    )
-    .unwrap();
+    let fd = rustix::fs::openat(draft.root(), name, OFlags::WRONLY | OFlags::CREATE, Mode::RUSR).unwrap();
     File::from(fd).write_all(content.as_bytes()).unwrap();
 }
 
@@ -31,26 +25,14 @@ fn a_layer_appears_whole_or_not_at_all() {
     let draft = area.begin().unwrap();
     write(&draft, "file", "1");
     assert_eq!(area.list().unwrap(), []);
-    let stats = LayerStats {
-        entries: 1,
-        bytes: 1,
-        ..LayerStats::default()
-    };
+    let stats = LayerStats { entries: 1, bytes: 1, ..LayerStats::default() };
     draft.commit(&layer('a'), &stats).unwrap();
     assert_eq!(area.list().unwrap(), [layer('a')]);
     assert_eq!(area.stats(&layer('a')).unwrap(), Some(stats));
-    assert_eq!(
-        fs::read_to_string(area.path(&layer('a')).join("file")).unwrap(),
-        "1"
-    );
+    assert_eq!(fs::read_to_string(area.path(&layer('a')).join("file")).unwrap(), "1");
 
     drop(area.begin().unwrap());
-    assert_eq!(
-        fs::read_dir(directory.path().join("layers"))
-            .unwrap()
-            .count(),
-        1
-    );
+    assert_eq!(fs::read_dir(directory.path().join("layers")).unwrap().count(), 1);
 }
 
 #[test]
@@ -61,16 +43,8 @@ fn the_first_of_two_equal_layers_stays() {
     write(&second, "file", "second");
     first.commit(&layer('a'), &LayerStats::default()).unwrap();
     second.commit(&layer('a'), &LayerStats::default()).unwrap();
-    assert_eq!(
-        fs::read_to_string(area.path(&layer('a')).join("file")).unwrap(),
-        "first"
-    );
-    assert_eq!(
-        fs::read_dir(directory.path().join("layers"))
-            .unwrap()
-            .count(),
-        1
-    );
+    assert_eq!(fs::read_to_string(area.path(&layer('a')).join("file")).unwrap(), "first");
+    assert_eq!(fs::read_dir(directory.path().join("layers")).unwrap().count(), 1);
 }
 
 #[test]
@@ -99,12 +73,7 @@ fn removing_takes_everything_and_may_be_repeated() {
     area.remove(&layer('a')).unwrap();
     assert!(!area.has(&layer('a')).unwrap());
     assert_eq!(area.stats(&layer('a')).unwrap(), None);
-    assert_eq!(
-        fs::read_dir(directory.path().join("layers"))
-            .unwrap()
-            .count(),
-        0
-    );
+    assert_eq!(fs::read_dir(directory.path().join("layers")).unwrap().count(), 0);
     assert!(Path::new("/etc/passwd").exists());
 }
 
@@ -121,15 +90,7 @@ fn layer_ids_are_safe_as_file_names() {
         &format!("sha512:{}", "a".repeat(64)),
     ] {
         assert!(text.parse::<LayerId>().is_err(), "{text}");
-        assert!(
-            serde_json::from_str::<LayerId>(&format!("{text:?}")).is_err(),
-            "{text}"
-        );
+        assert!(serde_json::from_str::<LayerId>(&format!("{text:?}")).is_err(), "{text}");
     }
-    assert_eq!(
-        format!("sha256:{}", "a".repeat(64))
-            .parse::<LayerId>()
-            .unwrap(),
-        layer('a')
-    );
+    assert_eq!(format!("sha256:{}", "a".repeat(64)).parse::<LayerId>().unwrap(), layer('a'));
 }

@@ -86,10 +86,7 @@ impl FromStr for Reference {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        parse(text).map_err(|reason| Error::Reference {
-            reference: text.chars().take(MAX_TAG_BYTES).collect(),
-            reason,
-        })
+        parse(text).map_err(|reason| Error::Reference { reference: text.chars().take(MAX_TAG_BYTES).collect(), reason })
     }
 }
 
@@ -106,9 +103,11 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
     let (name, digest) = match text.split_once('@') {
         Some((name, digest)) => (
             name,
-            Some(digest.parse::<Digest>().map_err(
-                |_| "the part after @ must be sha256: and 64 lower-case hexadecimal digits",
-            )?),
+            Some(
+                digest
+                    .parse::<Digest>()
+                    .map_err(|_| "the part after @ must be sha256: and 64 lower-case hexadecimal digits")?,
+            ),
         ),
         None => (text, None),
     };
@@ -142,21 +141,14 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
         (None, None) => Some(DEFAULT_TAG.to_owned()),
         (None, Some(_)) => None,
     };
-    Ok(Reference {
-        registry: registry.to_owned(),
-        repository,
-        tag,
-        digest,
-    })
+    Ok(Reference { registry: registry.to_owned(), repository, tag, digest })
 }
 
 fn is_registry(text: &str) -> bool {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
             Some((v6, "")) => return v6.parse::<std::net::Ipv6Addr>().is_ok(),
-            Some((v6, port)) if v6.parse::<std::net::Ipv6Addr>().is_ok() => {
-                ("v6", port.strip_prefix(':').or(Some("")))
-            }
+            Some((v6, port)) if v6.parse::<std::net::Ipv6Addr>().is_ok() => ("v6", port.strip_prefix(':').or(Some(""))),
             _ => return false,
         },
         None => match text.split_once(':') {
@@ -166,9 +158,7 @@ fn is_registry(text: &str) -> bool {
     };
     let label = |label: &str| {
         !label.is_empty()
-            && label
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
@@ -179,13 +169,8 @@ fn is_registry(text: &str) -> bool {
 
 fn is_tag(text: &str) -> bool {
     text.len() <= MAX_TAG_BYTES
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
-        && text
-            .bytes()
-            .next()
-            .is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_')
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
+        && text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
 fn is_repository(text: &str) -> bool {
@@ -203,7 +188,5 @@ fn is_component(text: &str) -> bool {
         && alphanumeric(*last)
         && text
             .split(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
-            .all(|separator| {
-                matches!(separator, "" | "." | "_" | "__") || separator.bytes().all(|b| b == b'-')
-            })
+            .all(|separator| matches!(separator, "" | "." | "_" | "__") || separator.bytes().all(|b| b == b'-'))
 }

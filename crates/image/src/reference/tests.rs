@@ -7,10 +7,7 @@ fn names_have_one_full_form() {
         ("alpine", "docker.io/library/alpine:latest"),
         ("alpine:3.20", "docker.io/library/alpine:3.20"),
         ("docker.io/alpine", "docker.io/library/alpine:latest"),
-        (
-            "index.docker.io/library/alpine",
-            "docker.io/library/alpine:latest",
-        ),
+        ("index.docker.io/library/alpine", "docker.io/library/alpine:latest"),
         ("user/app", "docker.io/user/app:latest"),
         ("ghcr.io/a/b/c:v1.2_x", "ghcr.io/a/b/c:v1.2_x"),
         ("localhost/app", "localhost/app:latest"),
@@ -18,22 +15,12 @@ fn names_have_one_full_form() {
         ("127.0.0.1:5000/a-b__c.d", "127.0.0.1:5000/a-b__c.d:latest"),
         ("[::1]:5000/app", "[::1]:5000/app:latest"),
         ("example.org/a---b", "example.org/a---b:latest"),
-        (
-            &format!("app@{digest}"),
-            &format!("docker.io/library/app@{digest}"),
-        ),
-        (
-            &format!("app:1@{digest}"),
-            &format!("docker.io/library/app:1@{digest}"),
-        ),
+        (&format!("app@{digest}"), &format!("docker.io/library/app@{digest}")),
+        (&format!("app:1@{digest}"), &format!("docker.io/library/app:1@{digest}")),
     ] {
         let reference: Reference = typed.parse().unwrap();
         assert_eq!(reference.to_string(), full, "{typed}");
-        assert_eq!(
-            full.parse::<Reference>().unwrap(),
-            reference,
-            "the full form of {typed}"
-        );
+        assert_eq!(full.parse::<Reference>().unwrap(), reference, "the full form of {typed}");
     }
 }
 
@@ -82,9 +69,6 @@ fn what_is_no_name_is_refused() {
         &long,
         &tag,
     ] {
-        assert!(
-            matches!(text.parse::<Reference>(), Err(Error::Reference { .. })),
-            "{text:?}"
-        );
+        assert!(matches!(text.parse::<Reference>(), Err(Error::Reference { .. })), "{text:?}");
     }
 }

@@ -10,11 +10,7 @@ use crate::Credentials;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
     Basic,
-    Bearer {
-        realm: String,
-        service: Option<String>,
-        scope: Option<String>,
-    },
+    Bearer { realm: String, service: Option<String>, scope: Option<String> },
 }
 
 impl Challenge {
@@ -35,11 +31,7 @@ impl Challenge {
                 _ => {}
             }
         }
-        Some(Self::Bearer {
-            realm: realm?,
-            service,
-            scope,
-        })
+        Some(Self::Bearer { realm: realm?, service, scope })
     }
 
     /// Bearer before Basic: the password then goes to the token address only.
@@ -84,19 +76,14 @@ fn parameters(text: &str) -> Vec<(String, String)> {
 
 /// The value of `Authorization` for a user name and password.
 pub(super) fn basic(credentials: &Credentials) -> SecretString {
-    let pair = format!(
-        "{}:{}",
-        credentials.username,
-        credentials.password.expose_secret()
-    );
+    let pair = format!("{}:{}", credentials.username, credentials.password.expose_secret());
     format!("Basic {}", STANDARD.encode(pair)).into()
 }
 
 /// The value of `Authorization` from the answer of a token address.
 pub(super) fn token(body: &[u8]) -> Option<SecretString> {
     let answer: serde_json::Value = serde_json::from_slice(body).ok()?;
-    let token = ["token", "access_token"]
-        .iter()
-        .find_map(|key| answer.get(key)?.as_str().filter(|token| !token.is_empty()))?;
+    let token =
+        ["token", "access_token"].iter().find_map(|key| answer.get(key)?.as_str().filter(|token| !token.is_empty()))?;
     Some(format!("Bearer {token}").into())
 }

@@ -47,8 +47,7 @@ impl Partial {
                     .truncate(false)
                     .open(&path)
                     .map_err(io("open"))?;
-                rustix::fs::flock(&file, FlockOperation::LockExclusive)
-                    .map_err(|e| io("lock")(e.into()))?;
+                rustix::fs::flock(&file, FlockOperation::LockExclusive).map_err(|e| io("lock")(e.into()))?;
                 // Whoever had the lock may have finished and removed the file.
                 if is_at(&file, &path).map_err(io("look at"))? {
                     let bytes = file.metadata().map_err(io("look at"))?.len();
@@ -77,18 +76,13 @@ impl Partial {
 
     /// Throws away what is here.
     pub(crate) fn restart(&mut self) -> Result<(), Error> {
-        self.file
-            .set_len(0)
-            .map_err(|e| Error::io("empty", &self.path, e))?;
+        self.file.set_len(0).map_err(|e| Error::io("empty", &self.path, e))?;
         self.bytes = 0;
         Ok(())
     }
 
     async fn append(&mut self, data: Vec<u8>) -> Result<(), Error> {
-        let file = self
-            .file
-            .try_clone()
-            .map_err(|e| Error::io("open", &self.path, e))?;
+        let file = self.file.try_clone().map_err(|e| Error::io("open", &self.path, e))?;
         let (path, offset, len) = (self.path.clone(), self.bytes, data.len() as u64);
         blocking("write a download", move || {
             let mut file = file;
@@ -104,10 +98,8 @@ impl Partial {
     async fn digest(&self) -> Result<Digest, Error> {
         let (reader, path) = (self.reader()?, self.path.clone());
         blocking("verify a download", move || {
-            let mut hashing =
-                HashingReader::new(std::io::BufReader::with_capacity(WRITE_BYTES, reader));
-            std::io::copy(&mut hashing, &mut std::io::sink())
-                .map_err(|e| Error::io("read", &path, e))?;
+            let mut hashing = HashingReader::new(std::io::BufReader::with_capacity(WRITE_BYTES, reader));
+            std::io::copy(&mut hashing, &mut std::io::sink()).map_err(|e| Error::io("read", &path, e))?;
             Ok(hashing.finish())
         })
         .await
@@ -137,9 +129,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
     operation: &'static str,
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|_| Error::Abandoned { operation })?
+    tokio::task::spawn_blocking(work).await.map_err(|_| Error::Abandoned { operation })?
 }
 
 impl Session {
@@ -189,10 +179,7 @@ impl Session {
         while partial.bytes() < size {
             let before = partial.bytes();
             let outcome = match self.blob(digest, (before > 0).then_some(before)).await {
-                Ok(response) => {
-                    self.receive(digest, size, response, partial, &mut pace, at)
-                        .await
-                }
+                Ok(response) => self.receive(digest, size, response, partial, &mut pace, at).await,
                 Err(error) => Err(error),
             };
             let source = match outcome {
@@ -200,11 +187,7 @@ impl Session {
                 Err(Error::Unreachable { source, .. }) => Some(source),
                 Err(error) => return Err(error),
             };
-            fruitless = if partial.bytes() > before {
-                0
-            } else {
-                fruitless + 1
-            };
+            fruitless = if partial.bytes() > before { 0 } else { fruitless + 1 };
             if fruitless == ATTEMPTS {
                 return Err(Error::Interrupted {
                     registry: self.registry(),
@@ -243,9 +226,7 @@ impl Session {
                 ));
             }
             _ => {
-                return Err(self
-                    .refusal(response, format!("the request for blob {digest}"))
-                    .await);
+                return Err(self.refusal(response, format!("the request for blob {digest}")).await);
             }
         }
         let mut gathered = Vec::with_capacity(WRITE_BYTES);
@@ -253,10 +234,7 @@ impl Session {
             let chunk = response.chunk().await.map_err(|e| self.unreachable(e));
             if let Ok(Some(chunk)) = &chunk {
                 if partial.bytes() + (gathered.len() + chunk.len()) as u64 > size {
-                    return Err(Error::TooLarge {
-                        what: format!("blob {digest}"),
-                        limit_bytes: size,
-                    });
+                    return Err(Error::TooLarge { what: format!("blob {digest}"), limit_bytes: size });
                 }
                 gathered.extend_from_slice(chunk);
                 let here = partial.bytes() + gathered.len() as u64;
@@ -268,12 +246,7 @@ impl Session {
                     continue;
                 }
             }
-            partial
-                .append(std::mem::replace(
-                    &mut gathered,
-                    Vec::with_capacity(WRITE_BYTES),
-                ))
-                .await?;
+            partial.append(std::mem::replace(&mut gathered, Vec::with_capacity(WRITE_BYTES))).await?;
             if chunk?.is_none() {
                 return Ok(());
             }
@@ -289,10 +262,7 @@ struct Pace {
 
 impl Pace {
     fn new(bytes: u64) -> Self {
-        Self {
-            since: Instant::now(),
-            bytes,
-        }
+        Self { since: Instant::now(), bytes }
     }
 
     fn keeps_up(&mut self, bytes: u64) -> bool {

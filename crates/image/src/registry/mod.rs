@@ -67,11 +67,7 @@ impl Session {
             "docker.io" => "registry-1.docker.io",
             other => other,
         };
-        let scheme = if is_plain(host, &plain) {
-            "http"
-        } else {
-            "https"
-        };
+        let scheme = if is_plain(host, &plain) { "http" } else { "https" };
         let http = client(host, &plain)
             .build()
             // A machine without certificate authorities can still use a registry of its own.
@@ -79,10 +75,7 @@ impl Session {
                 "http" => client(host, &plain).tls_certs_only([]).build(),
                 _ => Err(error),
             })
-            .map_err(|e| Error::NoCertificates {
-                registry: reference.registry().to_owned(),
-                source: Arc::new(e),
-            })?;
+            .map_err(|e| Error::NoCertificates { registry: reference.registry().to_owned(), source: Arc::new(e) })?;
         Ok(Self {
             http,
             base: format!("{scheme}://{host}/v2/{}", reference.repository()),
@@ -101,9 +94,7 @@ impl Session {
             let response = self.get(&url, &operation, None).await?;
             match response.status() {
                 StatusCode::OK => self.body(response, &operation, MAX_MANIFEST_BYTES).await,
-                StatusCode::NOT_FOUND => Err(Error::NotFound {
-                    reference: self.reference.to_string(),
-                }),
+                StatusCode::NOT_FOUND => Err(Error::NotFound { reference: self.reference.to_string() }),
                 _ => Err(self.refusal(response, operation.clone()).await),
             }
         };
@@ -126,11 +117,7 @@ impl Session {
     }
 
     /// Bounds a request whose answer is small, however slowly it comes.
-    async fn within<T>(
-        &self,
-        what: &str,
-        work: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
+    async fn within<T>(&self, what: &str, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         match tokio::time::timeout(SMALL_TIMEOUT, work).await {
             Ok(outcome) => outcome,
             Err(_) => Err(self.too_slow(what)),
@@ -138,16 +125,12 @@ impl Session {
     }
 
     fn too_slow(&self, what: &str) -> Error {
-        Error::TooSlow {
-            registry: self.registry(),
-            what: what.to_owned(),
-        }
+        Error::TooSlow { registry: self.registry(), what: what.to_owned() }
     }
 
     async fn blob(&self, digest: &Digest, from: Option<u64>) -> Result<Response, Error> {
         let url = format!("{}/blobs/{digest}", self.base);
-        self.get(&url, &format!("the request for blob {digest}"), from)
-            .await
+        self.get(&url, &format!("the request for blob {digest}"), from).await
     }
 
     async fn get(&self, url: &str, operation: &str, from: Option<u64>) -> Result<Response, Error> {
@@ -164,12 +147,7 @@ impl Session {
     }
 
     /// Sends a request, and once more with the authorization that the registry asks for.
-    async fn get_authorized(
-        &self,
-        url: &str,
-        operation: &str,
-        from: Option<u64>,
-    ) -> Result<Response, Error> {
+    async fn get_authorized(&self, url: &str, operation: &str, from: Option<u64>) -> Result<Response, Error> {
         let known = self.authorization.lock().await.clone();
         let response = self.send(url, from, known.as_ref()).await?;
         if response.status() != StatusCode::UNAUTHORIZED {
@@ -194,9 +172,7 @@ impl Session {
     fn admitted(&self, response: Response) -> Result<Response, Error> {
         match response.status() {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(self.unauthorized()),
-            StatusCode::TOO_MANY_REQUESTS => Err(Error::RateLimited {
-                registry: self.registry(),
-            }),
+            StatusCode::TOO_MANY_REQUESTS => Err(Error::RateLimited { registry: self.registry() }),
             _ => Ok(response),
         }
     }
@@ -224,16 +200,11 @@ impl Session {
         let basic = self.credentials.as_ref().map(challenge::basic);
         match challenge {
             Challenge::Basic => basic.ok_or_else(|| self.unauthorized()),
-            Challenge::Bearer {
-                realm,
-                service,
-                scope,
-            } => {
+            Challenge::Bearer { realm, service, scope } => {
                 let url = self.token_url(realm, service.as_deref(), scope.as_deref())?;
                 let mut request = self.http.get(url);
                 if let Some(basic) = basic {
-                    let mut value = HeaderValue::from_str(basic.expose_secret())
-                        .map_err(|_| self.unauthorized())?;
+                    let mut value = HeaderValue::from_str(basic.expose_secret()).map_err(|_| self.unauthorized())?;
                     value.set_sensitive(true);
                     request = request.header(AUTHORIZATION, value);
                 }
@@ -241,33 +212,22 @@ impl Session {
                 match response.status() {
                     StatusCode::OK => {}
                     StatusCode::TOO_MANY_REQUESTS => {
-                        return Err(Error::RateLimited {
-                            registry: self.registry(),
-                        });
+                        return Err(Error::RateLimited { registry: self.registry() });
                     }
                     status if status.is_client_error() => return Err(self.unauthorized()),
                     _ => return Err(self.refusal(response, "a login".to_owned()).await),
                 }
                 let body = self.body(response, "a login", MAX_TOKEN_BYTES).await?;
-                challenge::token(&body)
-                    .ok_or_else(|| self.protocol("a login", "an answer without a token"))
+                challenge::token(&body).ok_or_else(|| self.protocol("a login", "an answer without a token"))
             }
         }
     }
 
     /// Where to get a token; credentials go there, so never from an encrypted registry to a plain address.
-    fn token_url(
-        &self,
-        realm: &str,
-        service: Option<&str>,
-        scope: Option<&str>,
-    ) -> Result<Url, Error> {
+    fn token_url(&self, realm: &str, service: Option<&str>, scope: Option<&str>) -> Result<Url, Error> {
         let wrong = || self.protocol("a login", "a token address that is not acceptable");
         let mut url = Url::parse(realm).map_err(|_| wrong())?;
-        let plain = url.scheme() == "http"
-            && url
-                .host_str()
-                .is_some_and(|host| is_plain(host, &self.plain_http_hosts));
+        let plain = url.scheme() == "http" && url.host_str().is_some_and(|host| is_plain(host, &self.plain_http_hosts));
         if url.scheme() != "https" && !plain {
             return Err(wrong());
         }
@@ -282,19 +242,11 @@ impl Session {
         Ok(url)
     }
 
-    async fn body(
-        &self,
-        mut response: Response,
-        operation: &str,
-        limit: u64,
-    ) -> Result<Vec<u8>, Error> {
+    async fn body(&self, mut response: Response, operation: &str, limit: u64) -> Result<Vec<u8>, Error> {
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|e| self.unreachable(e))? {
             if body.len() as u64 + chunk.len() as u64 > limit {
-                return Err(Error::TooLarge {
-                    what: format!("the answer to {operation}"),
-                    limit_bytes: limit,
-                });
+                return Err(Error::TooLarge { what: format!("the answer to {operation}"), limit_bytes: limit });
             }
             body.extend_from_slice(&chunk);
         }
@@ -304,41 +256,23 @@ impl Session {
     /// An answer that is not what was asked for, with the registry's own words where it has some.
     async fn refusal(&self, response: Response, operation: String) -> Error {
         let status = response.status();
-        let body = self
-            .body(response, &operation, MAX_ERROR_BYTES)
-            .await
-            .unwrap_or_default();
+        let body = self.body(response, &operation, MAX_ERROR_BYTES).await.unwrap_or_default();
         let message = serde_json::from_slice::<serde_json::Value>(&body)
             .ok()
-            .and_then(|value| {
-                value
-                    .pointer("/errors/0/message")
-                    .and_then(|m| m.as_str())
-                    .map(str::to_owned)
-            });
+            .and_then(|value| value.pointer("/errors/0/message").and_then(|m| m.as_str()).map(str::to_owned));
         let detail = match message {
-            Some(message) => format!(
-                "{status}: {:?}",
-                message.chars().take(MAX_MESSAGE_CHARS).collect::<String>()
-            ),
+            Some(message) => format!("{status}: {:?}", message.chars().take(MAX_MESSAGE_CHARS).collect::<String>()),
             None => status.to_string(),
         };
         self.protocol(&operation, detail)
     }
 
     fn protocol(&self, operation: &str, detail: impl Into<String>) -> Error {
-        Error::Registry {
-            registry: self.registry(),
-            operation: operation.to_owned(),
-            detail: detail.into(),
-        }
+        Error::Registry { registry: self.registry(), operation: operation.to_owned(), detail: detail.into() }
     }
 
     fn unreachable(&self, error: reqwest::Error) -> Error {
-        Error::Unreachable {
-            registry: self.registry(),
-            source: Arc::new(error.without_url()),
-        }
+        Error::Unreachable { registry: self.registry(), source: Arc::new(error.without_url()) }
     }
 
     fn unauthorized(&self) -> Error {

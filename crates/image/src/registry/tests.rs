@@ -17,11 +17,7 @@ fn challenges_are_read_as_registries_write_them() {
         ("basic", Some(Challenge::Basic)),
         (
             r#"Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:library/alpine:pull""#,
-            bearer(
-                "https://auth.docker.io/token",
-                Some("registry.docker.io"),
-                Some("repository:library/alpine:pull"),
-            ),
+            bearer("https://auth.docker.io/token", Some("registry.docker.io"), Some("repository:library/alpine:pull")),
         ),
         (
             r#"bearer scope="a:b:pull,push", realm=https://x/token , error="x""#,
@@ -39,39 +35,19 @@ fn challenges_are_read_as_registries_write_them() {
 
 #[test]
 fn tokens_are_found_under_either_name() {
-    let token = |text: &str| {
-        challenge::token(text.as_bytes()).map(|token| token.expose_secret().to_owned())
-    };
+    let token = |text: &str| challenge::token(text.as_bytes()).map(|token| token.expose_secret().to_owned());
     assert_eq!(token(r#"{"token":"a"}"#).as_deref(), Some("Bearer a"));
-    assert_eq!(
-        token(r#"{"token":"","access_token":"b"}"#).as_deref(),
-        Some("Bearer b")
-    );
+    assert_eq!(token(r#"{"token":"","access_token":"b"}"#).as_deref(), Some("Bearer b"));
     assert_eq!(token(r#"{"expires_in":1}"#), None);
     assert_eq!(token("nonsense"), None);
 }
 
 #[test]
 fn an_encrypted_registry_cannot_send_credentials_to_a_plain_address() {
-    let session = Session::new(
-        &"example.org/app".parse().unwrap(),
-        None,
-        &["plain.example:5000".to_owned()],
-    )
-    .unwrap();
+    let session = Session::new(&"example.org/app".parse().unwrap(), None, &["plain.example:5000".to_owned()]).unwrap();
     let url = |realm: &str| session.token_url(realm, Some("s"), None);
-    assert!(
-        url("https://auth.example/token")
-            .unwrap()
-            .as_str()
-            .contains("scope=repository%3Aapp%3Apull")
-    );
-    for realm in [
-        "http://auth.example/token",
-        "http://192.0.2.7/",
-        "file:///etc/passwd",
-        "nonsense",
-    ] {
+    assert!(url("https://auth.example/token").unwrap().as_str().contains("scope=repository%3Aapp%3Apull"));
+    for realm in ["http://auth.example/token", "http://192.0.2.7/", "file:///etc/passwd", "nonsense"] {
         assert!(url(realm).is_err(), "{realm}");
     }
 }

@@ -25,9 +25,7 @@ struct Flight<T: Clone> {
 
 impl<K: Eq + Hash + Clone, T: Clone> Flights<K, T> {
     pub(super) fn new() -> Self {
-        Self {
-            under_way: Mutex::new(HashMap::new()),
-        }
+        Self { under_way: Mutex::new(HashMap::new()) }
     }
 
     /// Joins the work of that key, or begins it, and tells its progress until it ends.
@@ -65,10 +63,7 @@ impl<K: Eq + Hash + Clone, T: Clone> Flights<K, T> {
         key: K,
         begin: impl FnOnce(Arc<watch::Sender<Progress>>) -> Work<T>,
     ) -> (Shared<Work<T>>, watch::Receiver<Progress>) {
-        let mut under_way = self
-            .under_way
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         under_way.retain(|_, flight| flight.work.upgrade().is_some());
         if let Some((work, progress)) = under_way
             .get(&key)
@@ -81,28 +76,15 @@ impl<K: Eq + Hash + Clone, T: Clone> Flights<K, T> {
         let (sender, receiver) = watch::channel(Progress::default());
         let work = begin(Arc::new(sender)).shared();
         if let Some(weak) = work.downgrade() {
-            under_way.insert(
-                key,
-                Flight {
-                    work: weak,
-                    progress: receiver.clone(),
-                },
-            );
+            under_way.insert(key, Flight { work: weak, progress: receiver.clone() });
         }
         (work, receiver)
     }
 
     fn forget_ended(&self, key: &K) {
-        let mut under_way = self
-            .under_way
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let ended = under_way.get(key).is_some_and(|flight| {
-            flight
-                .work
-                .upgrade()
-                .is_none_or(|work| work.peek().is_some())
-        });
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended =
+            under_way.get(key).is_some_and(|flight| flight.work.upgrade().is_none_or(|work| work.peek().is_some()));
         if ended {
             under_way.remove(key);
         }

@@ -18,10 +18,7 @@ use std::time::Duration;
 use secrecy::ExposeSecret;
 
 use crate::registry::{Session, blocking};
-use crate::{
-    Credentials, Error, Image, LayerId, Platform, Progress, Pruned, Reference, Removed, Stage,
-    Unpack,
-};
+use crate::{Credentials, Error, Image, LayerId, Platform, Progress, Pruned, Reference, Removed, Stage, Unpack};
 use flight::Flights;
 pub(crate) use pull::Outcome;
 use records::{ImageRecord, NameRecord, Records};
@@ -98,15 +95,8 @@ impl Store {
             Ok(records)
         })
         .await?;
-        let shared = Shared {
-            records,
-            unpacker,
-            flights: Flights::new(),
-            layers: Mutex::default(),
-        };
-        Ok(Self {
-            shared: Arc::new(shared),
-        })
+        let shared = Shared { records, unpacker, flights: Flights::new(), layers: Mutex::default() };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// Finds an image that is wholly here, by name or id; asks no registry and checks no grant.
@@ -115,9 +105,7 @@ impl Store {
     /// The name is not valid, or the store cannot be read.
     pub async fn resolve(&self, reference: &str) -> Result<Option<Image>, Error> {
         let wanted = Wanted::parse(reference)?;
-        let found = self
-            .with(move |shared| shared.find(&wanted, None, Access::Everything))
-            .await?;
+        let found = self.with(move |shared| shared.find(&wanted, None, Access::Everything)).await?;
         self.shared.complete(found).await
     }
 
@@ -138,68 +126,37 @@ impl Store {
         let wanted = Wanted::parse(reference)?;
         let grant = self.shared.grant(&wanted, options.credentials.as_ref());
         let platform = options.platform.clone();
-        let found = self
-            .with(move |shared| shared.find(&wanted, platform.as_ref(), Access::Granted(grant)))
-            .await?;
+        let found = self.with(move |shared| shared.find(&wanted, platform.as_ref(), Access::Granted(grant))).await?;
         if let Some(image) = self.shared.complete(found).await? {
             let layers = image.layers.clone();
-            self.with(move |shared| {
-                layers
-                    .iter()
-                    .try_for_each(|layer| shared.records.touch_layer(layer))
-            })
-            .await?;
+            self.with(move |shared| layers.iter().try_for_each(|layer| shared.records.touch_layer(layer))).await?;
             let count = u32::try_from(image.layers.len()).unwrap_or(u32::MAX);
-            progress(Progress {
-                stage: Stage::Done,
-                layers_done: count,
-                layers_total: count,
-                ..Progress::default()
-            });
+            progress(Progress { stage: Stage::Done, layers_done: count, layers_total: count, ..Progress::default() });
             return Ok(image);
         }
         let wanted = options.platform.clone();
         match (self.pull(reference, options, progress).await, wanted) {
-            (Err(error), Some(platform)) => {
-                Err(self.explain_platform(reference, platform, error).await?)
-            }
+            (Err(error), Some(platform)) => Err(self.explain_platform(reference, platform, error).await?),
             (outcome, _) => outcome,
         }
     }
 
     /// Where only the platform kept a local image from being used, and no registry has another, that is the cause.
-    async fn explain_platform(
-        &self,
-        reference: &str,
-        wanted: Platform,
-        error: Error,
-    ) -> Result<Error, Error> {
-        if !matches!(
-            error,
-            Error::NotFound { .. } | Error::Unreachable { .. } | Error::Unauthorized { .. }
-        ) {
+    async fn explain_platform(&self, reference: &str, wanted: Platform, error: Error) -> Result<Error, Error> {
+        if !matches!(error, Error::NotFound { .. } | Error::Unreachable { .. } | Error::Unauthorized { .. }) {
             return Ok(error);
         }
         let name = reference.parse::<Reference>()?.to_string();
         let looked_up = name.clone();
-        let record = self
-            .with(move |shared| shared.records.name(&looked_up))
-            .await?;
+        let record = self.with(move |shared| shared.records.name(&looked_up)).await?;
         let available: Vec<Platform> = record
             .into_iter()
             .flat_map(|record| record.targets)
             .filter(|target| target.public)
             .map(|target| target.platform)
             .collect();
-        match available
-            .iter()
-            .any(|platform| !platform.satisfies(&wanted))
-        {
-            true => Ok(Error::Platform {
-                reference: name,
-                wanted,
-                available,
-            }),
+        match available.iter().any(|platform| !platform.satisfies(&wanted)) {
+            true => Ok(Error::Platform { reference: name, wanted, available }),
             false => Ok(error),
         }
     }
@@ -217,24 +174,13 @@ impl Store {
         let wanted = Wanted::parse(reference)?;
         let grant = self.shared.grant(&wanted, options.credentials.as_ref());
         let Wanted::Named(name) = wanted else {
-            return Err(Error::NotLocal {
-                reference: reference.to_owned(),
-            });
+            return Err(Error::NotLocal { reference: reference.to_owned() });
         };
-        let key = (
-            name.to_string(),
-            options.platform.clone(),
-            grant.clone(),
-            options.plain_http_hosts.clone(),
-        );
+        let key = (name.to_string(), options.platform.clone(), grant.clone(), options.plain_http_hosts.clone());
         let shared = self.shared.clone();
         let begin = move |report| -> crate::unpack::BoxFuture<'static, Result<Image, Error>> {
             Box::pin(async move {
-                let session = Session::new(
-                    &name,
-                    options.credentials.as_ref(),
-                    &options.plain_http_hosts,
-                )?;
+                let session = Session::new(&name, options.credentials.as_ref(), &options.plain_http_hosts)?;
                 pull::Pull {
                     shared: &shared,
                     name: &name,
@@ -274,18 +220,10 @@ impl Store {
     pub async fn list(&self) -> Result<Vec<Image>, Error> {
         self.with(|shared| {
             let names = shared.records.names()?;
-            let mut images: Vec<Image> = shared
-                .records
-                .images()?
-                .into_iter()
-                .map(|record| image(record, &names))
-                .collect();
+            let mut images: Vec<Image> =
+                shared.records.images()?.into_iter().map(|record| image(record, &names)).collect();
             images.sort_by(|a, b| {
-                (a.references.is_empty(), &a.references, &a.id).cmp(&(
-                    b.references.is_empty(),
-                    &b.references,
-                    &b.id,
-                ))
+                (a.references.is_empty(), &a.references, &a.id).cmp(&(b.references.is_empty(), &b.references, &b.id))
             });
             Ok(images)
         })
@@ -300,8 +238,7 @@ impl Store {
     /// There is no such image, or the store cannot be written.
     pub async fn remove(&self, reference: &str) -> Result<Removed, Error> {
         let wanted = Wanted::parse(reference)?;
-        self.with(move |shared| prune::remove(&shared.records, &wanted))
-            .await
+        self.with(move |shared| prune::remove(&shared.records, &wanted)).await
     }
 
     /// Takes away layers that no image and no sandbox needs, images that lost their last name, and
@@ -346,20 +283,11 @@ impl Shared {
             Wanted::Named(name) => format!("{}/{}", name.registry(), name.repository()),
             Wanted::Id(_) => String::new(),
         };
-        Some(self.records.grant(
-            &repository,
-            &credentials.username,
-            credentials.password.expose_secret(),
-        ))
+        Some(self.records.grant(&repository, &credentials.username, credentials.password.expose_secret()))
     }
 
     /// Finds the record of an image that the caller may have.
-    fn find(
-        &self,
-        wanted: &Wanted,
-        platform: Option<&Platform>,
-        access: Access,
-    ) -> Result<Option<Image>, Error> {
+    fn find(&self, wanted: &Wanted, platform: Option<&Platform>, access: Access) -> Result<Option<Image>, Error> {
         let allowed = |target: &records::Target| match &access {
             Access::Everything => true,
             Access::Granted(grant) => target.allows(grant.as_deref()),
@@ -374,12 +302,7 @@ impl Shared {
                     Some(wanted) => target.platform.satisfies(wanted),
                     None => true,
                 };
-                let mut targets: Vec<_> = name
-                    .targets
-                    .iter()
-                    .filter(|target| allowed(target))
-                    .filter(fits)
-                    .collect();
+                let mut targets: Vec<_> = name.targets.iter().filter(|target| allowed(target)).filter(fits).collect();
                 targets.sort_by_key(|target| !target.platform.satisfies(&own));
                 match targets.first() {
                     Some(target) => self.records.image(&target.image)?,
@@ -394,22 +317,13 @@ impl Shared {
                     .filter(|record| record.digest.hex().starts_with(prefix))
                     .collect();
                 if matching.len() > 1 {
-                    return Err(Error::AmbiguousId {
-                        prefix: prefix.clone(),
-                    });
+                    return Err(Error::AmbiguousId { prefix: prefix.clone() });
                 }
-                let targets: Vec<_> = self
-                    .records
-                    .names()?
-                    .into_iter()
-                    .flat_map(|name| name.targets)
-                    .collect();
+                let targets: Vec<_> = self.records.names()?.into_iter().flat_map(|name| name.targets).collect();
                 matching.pop().filter(|record| {
                     record.keeps_without_name
                         || matches!(access, Access::Everything)
-                        || targets
-                            .iter()
-                            .any(|target| target.image == record.digest && allowed(target))
+                        || targets.iter().any(|target| target.image == record.digest && allowed(target))
                 })
             }
         };
@@ -421,12 +335,7 @@ impl Shared {
     async fn complete(&self, image: Option<Image>) -> Result<Option<Image>, Error> {
         let Some(image) = image else { return Ok(None) };
         for layer in &image.layers {
-            if !self
-                .unpacker
-                .has(layer)
-                .await
-                .map_err(|e| Error::unpack(layer, e))?
-            {
+            if !self.unpacker.has(layer).await.map_err(|e| Error::unpack(layer, e))? {
                 tracing::warn!(image = %image.id, layer = %layer, "layer of a known image is missing");
                 return Ok(None);
             }
@@ -456,11 +365,7 @@ impl Shared {
 fn image(record: ImageRecord, names: &[NameRecord]) -> Image {
     let mut references: Vec<String> = names
         .iter()
-        .filter(|name| {
-            name.targets
-                .iter()
-                .any(|target| target.image == record.digest)
-        })
+        .filter(|name| name.targets.iter().any(|target| target.image == record.digest))
         .map(|name| name.name.clone())
         .collect();
     references.sort();
@@ -483,9 +388,6 @@ pub(crate) struct Admission {
 
 impl Admission {
     pub(crate) fn everybody() -> Self {
-        Self {
-            public: true,
-            grant: None,
-        }
+        Self { public: true, grant: None }
     }
 }

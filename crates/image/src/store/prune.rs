@@ -20,16 +20,10 @@ pub(super) fn remove(records: &Records, wanted: &Wanted) -> Result<Removed, Erro
     let images: Vec<Digest> = match wanted {
         Wanted::Named(reference) => {
             let name = reference.to_string();
-            let record = records.name(&name)?.ok_or_else(|| Error::NotLocal {
-                reference: name.clone(),
-            })?;
+            let record = records.name(&name)?.ok_or_else(|| Error::NotLocal { reference: name.clone() })?;
             records.remove_name(&exclusive, &name)?;
             removed.references.push(name);
-            record
-                .targets
-                .into_iter()
-                .map(|target| target.image)
-                .collect()
+            record.targets.into_iter().map(|target| target.image).collect()
         }
         Wanted::Id(prefix) => {
             let matching: Vec<Digest> = records
@@ -40,21 +34,16 @@ pub(super) fn remove(records: &Records, wanted: &Wanted) -> Result<Removed, Erro
                 .collect();
             match &matching[..] {
                 [] => {
-                    return Err(Error::NotLocal {
-                        reference: format!("sha256:{prefix}"),
-                    });
+                    return Err(Error::NotLocal { reference: format!("sha256:{prefix}") });
                 }
                 [_] => {}
                 _ => {
-                    return Err(Error::AmbiguousId {
-                        prefix: prefix.clone(),
-                    });
+                    return Err(Error::AmbiguousId { prefix: prefix.clone() });
                 }
             }
             for mut name in records.names()? {
                 let before = name.targets.len();
-                name.targets
-                    .retain(|target| !matching.contains(&target.image));
+                name.targets.retain(|target| !matching.contains(&target.image));
                 if name.targets.is_empty() {
                     records.remove_name(&exclusive, &name.name)?;
                     removed.references.push(name.name);
@@ -75,17 +64,11 @@ pub(super) fn remove(records: &Records, wanted: &Wanted) -> Result<Removed, Erro
     Ok(removed)
 }
 
-pub(super) async fn prune(
-    shared: &Arc<Shared>,
-    in_use: &BTreeSet<LayerId>,
-) -> Result<Pruned, Error> {
+pub(super) async fn prune(shared: &Arc<Shared>, in_use: &BTreeSet<LayerId>) -> Result<Pruned, Error> {
     let at_work = shared.clone();
     let exclusive = blocking("lock the image store", move || at_work.records.lock()).await?;
     let records = &shared.records;
-    let mut pruned = Pruned {
-        bytes: records.remove_partials(Duration::ZERO)?,
-        ..Pruned::default()
-    };
+    let mut pruned = Pruned { bytes: records.remove_partials(Duration::ZERO)?, ..Pruned::default() };
 
     let named = named_images(records)?;
     let mut needed = records.held(&exclusive)?;
@@ -98,22 +81,14 @@ pub(super) async fn prune(
             pruned.images.push(image.digest.to_string());
         }
     }
-    for record in records
-        .layers()?
-        .into_iter()
-        .filter(|record| !needed.contains(&record.layer))
-    {
+    for record in records.layers()?.into_iter().filter(|record| !needed.contains(&record.layer)) {
         let idle = records.layer_idle(&record.layer)?;
         if idle.is_some_and(|idle| idle < RECENT_USE) {
             pruned.layers_kept += 1;
             continue;
         }
         // The record last: after a crash in between, the next prune finds the layer again.
-        shared
-            .unpacker
-            .remove(&record.layer)
-            .await
-            .map_err(|e| Error::unpack(&record.layer, e))?;
+        shared.unpacker.remove(&record.layer).await.map_err(|e| Error::unpack(&record.layer, e))?;
         records.remove_layer(&exclusive, &record.layer)?;
         pruned.bytes += record.bytes;
         pruned.layers.push(record.layer);
@@ -122,10 +97,5 @@ pub(super) async fn prune(
 }
 
 fn named_images(records: &Records) -> Result<BTreeSet<Digest>, Error> {
-    Ok(records
-        .names()?
-        .into_iter()
-        .flat_map(|name| name.targets)
-        .map(|target| target.image)
-        .collect())
+    Ok(records.names()?.into_iter().flat_map(|name| name.targets).map(|target| target.image).collect())
 }

@@ -34,34 +34,20 @@ impl Pull<'_> {
     pub(super) async fn run(self) -> Result<Image, Error> {
         let what = format!("manifest of {}", self.name);
         let (manifest, bytes) = self.manifest(&what).await?;
-        let config_bytes = self
-            .session
-            .small_blob(&manifest.config.digest, MAX_CONFIG_BYTES)
-            .await?;
-        let configuration =
-            Configuration::parse(&config_bytes, &format!("configuration of {}", self.name))?;
+        let config_bytes = self.session.small_blob(&manifest.config.digest, MAX_CONFIG_BYTES).await?;
+        let configuration = Configuration::parse(&config_bytes, &format!("configuration of {}", self.name))?;
         self.verify_platform(&configuration.config.platform)?;
         let layers = configuration.pair(&manifest.layers, &what)?;
 
         // From here on a prune leaves these layers alone.
-        let _hold = self
-            .shared
-            .clone()
-            .hold(configuration.layers.clone())
-            .await?;
-        let tracker = Tracker::new(
-            self.report.clone(),
-            layers.iter().map(|(descriptor, _)| descriptor.size),
-        );
+        let _hold = self.shared.clone().hold(configuration.layers.clone()).await?;
+        let tracker = Tracker::new(self.report.clone(), layers.iter().map(|(descriptor, _)| descriptor.size));
         let fetches: Vec<_> = layers
             .iter()
             .enumerate()
             .map(|(index, (descriptor, layer))| self.fetch(index, descriptor, layer, &tracker))
             .collect();
-        futures_util::stream::iter(fetches)
-            .buffer_unordered(LAYERS_AT_ONCE)
-            .try_collect::<()>()
-            .await?;
+        futures_util::stream::iter(fetches).buffer_unordered(LAYERS_AT_ONCE).try_collect::<()>().await?;
 
         let image = self
             .shared
@@ -80,10 +66,7 @@ impl Pull<'_> {
     }
 
     fn admission(&self) -> Admission {
-        Admission {
-            public: self.grant.is_none(),
-            grant: self.grant.clone(),
-        }
+        Admission { public: self.grant.is_none(), grant: self.grant.clone() }
     }
 
     /// Follows indexes to the manifest for the platform.
@@ -103,10 +86,7 @@ impl Pull<'_> {
                 }
             }
         }
-        Err(Error::malformed(
-            what,
-            format!("it has more than {MAX_INDEXES} indexes in one another"),
-        ))
+        Err(Error::malformed(what, format!("it has more than {MAX_INDEXES} indexes in one another")))
     }
 
     fn verify_platform(&self, has: &Platform) -> Result<(), Error> {
@@ -130,13 +110,9 @@ impl Pull<'_> {
         let lock = self.shared.layer_lock(layer);
         let _one_at_a_time = lock.lock().await;
         if !self.have(layer).await? {
-            let path = self
-                .shared
-                .records
-                .partial_path(&descriptor.digest, self.grant.as_deref());
+            let path = self.shared.records.partial_path(&descriptor.digest, self.grant.as_deref());
             let mut partial = Partial::open(&path).await?;
-            self.bring(index, descriptor, layer, &mut partial, tracker)
-                .await?;
+            self.bring(index, descriptor, layer, &mut partial, tracker).await?;
             partial.remove()?;
         }
         tracker.layer_done(index, descriptor.size);
@@ -156,14 +132,8 @@ impl Pull<'_> {
             return Ok(());
         }
         let at = |bytes| tracker.bytes(index, bytes);
-        self.session
-            .download(&descriptor.digest, descriptor.size, partial, &at)
-            .await?;
-        let added = self
-            .shared
-            .clone()
-            .add_layer(layer.clone(), partial.reader()?, self.admission())
-            .await;
+        self.session.download(&descriptor.digest, descriptor.size, partial, &at).await?;
+        let added = self.shared.clone().add_layer(layer.clone(), partial.reader()?, self.admission()).await;
         if added.is_err() {
             // Refused content is not worth keeping, and a full disk has no room for it.
             partial.restart()?;
@@ -181,19 +151,10 @@ impl Pull<'_> {
             .shared
             .clone()
             .with(move |shared| {
-                Ok(shared
-                    .records
-                    .layer(&wanted)?
-                    .is_some_and(|record| record.allows(grant.as_deref())))
+                Ok(shared.records.layer(&wanted)?.is_some_and(|record| record.allows(grant.as_deref())))
             })
             .await?;
-        Ok(allowed
-            && self
-                .shared
-                .unpacker
-                .has(layer)
-                .await
-                .map_err(|e| Error::unpack(layer, e))?)
+        Ok(allowed && self.shared.unpacker.has(layer).await.map_err(|e| Error::unpack(layer, e))?)
     }
 }
 
@@ -209,10 +170,7 @@ pub(crate) struct Outcome {
 
 impl Shared {
     /// Keeps layers from a prune for as long as the result lives.
-    pub(crate) async fn hold(
-        self: Arc<Self>,
-        layers: Vec<LayerId>,
-    ) -> Result<impl Sized + use<>, Error> {
+    pub(crate) async fn hold(self: Arc<Self>, layers: Vec<LayerId>) -> Result<impl Sized + use<>, Error> {
         self.with(move |shared| {
             let exclusive = shared.records.lock()?;
             shared.records.hold(&exclusive, &layers)
@@ -225,19 +183,9 @@ impl Shared {
         let wanted = layer.clone();
         let public = self
             .clone()
-            .with(move |shared| {
-                Ok(shared
-                    .records
-                    .layer(&wanted)?
-                    .is_some_and(|record| record.public))
-            })
+            .with(move |shared| Ok(shared.records.layer(&wanted)?.is_some_and(|record| record.public)))
             .await?;
-        Ok(public
-            && self
-                .unpacker
-                .has(&layer)
-                .await
-                .map_err(|e| Error::unpack(&layer, e))?)
+        Ok(public && self.unpacker.has(&layer).await.map_err(|e| Error::unpack(&layer, e))?)
     }
 
     /// Unpacks a layer from a verified blob, or, where it is here already, verifies that the blob is that layer.
@@ -266,17 +214,10 @@ impl Shared {
         let compression = detect(&blob).map_err(failed)?;
         if self.unpacker.has(layer).await.map_err(failed)? {
             let expected = layer.clone();
-            let verify = move || {
-                verify_diff_id(blob, compression, &expected)
-                    .map_err(|e| Error::unpack(&expected, e))
-            };
+            let verify = move || verify_diff_id(blob, compression, &expected).map_err(|e| Error::unpack(&expected, e));
             return blocking("verify a layer", verify).await.map(|()| None);
         }
-        let stats = self
-            .unpacker
-            .unpack(blob, layer, compression)
-            .await
-            .map_err(failed)?;
+        let stats = self.unpacker.unpack(blob, layer, compression).await.map_err(failed)?;
         if stats.dropped_attributes + stats.dropped_devices + stats.remapped_owners > 0 {
             tracing::info!(
                 layer = %layer,
@@ -291,11 +232,7 @@ impl Shared {
 
     /// Takes back the record of a layer that did not come to be.
     async fn forget_layer(self: Arc<Self>, layer: LayerId) -> Result<(), Error> {
-        let there = self
-            .unpacker
-            .has(&layer)
-            .await
-            .map_err(|e| Error::unpack(&layer, e))?;
+        let there = self.unpacker.has(&layer).await.map_err(|e| Error::unpack(&layer, e))?;
         self.with(move |shared| {
             let exclusive = shared.records.lock()?;
             match shared.records.layer(&layer)? {
@@ -316,15 +253,12 @@ impl Shared {
     ) -> Result<(), Error> {
         self.with(move |shared| {
             let exclusive = shared.records.lock()?;
-            let mut record = shared
-                .records
-                .layer(&layer)?
-                .unwrap_or_else(|| LayerRecord {
-                    layer: layer.clone(),
-                    bytes: 0,
-                    public: false,
-                    grants: Default::default(),
-                });
+            let mut record = shared.records.layer(&layer)?.unwrap_or_else(|| LayerRecord {
+                layer: layer.clone(),
+                bytes: 0,
+                public: false,
+                grants: Default::default(),
+            });
             record.bytes = bytes.unwrap_or(record.bytes);
             if let Some(admission) = admission {
                 record.public |= admission.public;
@@ -356,8 +290,7 @@ impl Shared {
                 size_bytes,
                 created_at: outcome.configuration.created_at,
                 pulled_at: jiff::Timestamp::now(),
-                keeps_without_name: outcome.names.is_empty()
-                    || known.is_some_and(|known| known.keeps_without_name),
+                keeps_without_name: outcome.names.is_empty() || known.is_some_and(|known| known.keeps_without_name),
             };
             records.write_image(&exclusive, &record)?;
             for name in &outcome.names {
@@ -377,10 +310,7 @@ impl Shared {
         admission: &Admission,
     ) -> Result<(), Error> {
         let name = name.to_string();
-        let mut record = self.records.name(&name)?.unwrap_or(NameRecord {
-            name,
-            targets: Vec::new(),
-        });
+        let mut record = self.records.name(&name)?.unwrap_or(NameRecord { name, targets: Vec::new() });
         let mut target = Target {
             platform: image.config.platform.clone(),
             image: image.digest.clone(),
@@ -406,11 +336,7 @@ fn detect(blob: &File) -> Result<Compression, UnpackError> {
     Ok(Compression::detect(&first[..read]))
 }
 
-fn verify_diff_id(
-    blob: File,
-    compression: Compression,
-    expected: &LayerId,
-) -> Result<(), UnpackError> {
+fn verify_diff_id(blob: File, compression: Compression, expected: &LayerId) -> Result<(), UnpackError> {
     let decoded = compression.reader(blob).map_err(UnpackError::read)?;
     let bounded = crate::unpack::Bounded::new(decoded, Limits::default().stream_bytes);
     let mut hashing = HashingReader::new(bounded);
@@ -418,10 +344,7 @@ fn verify_diff_id(
     let found = hashing.finish();
     match found.layer_id() == expected {
         true => Ok(()),
-        false => Err(UnpackError::DiffId {
-            expected: expected.clone(),
-            found: found.layer_id().clone(),
-        }),
+        false => Err(UnpackError::DiffId { expected: expected.clone(), found: found.layer_id().clone() }),
     }
 }
 
@@ -437,10 +360,7 @@ struct State {
 }
 
 impl Tracker {
-    fn new(
-        report: Arc<watch::Sender<Progress>>,
-        sizes: impl ExactSizeIterator<Item = u64>,
-    ) -> Self {
+    fn new(report: Arc<watch::Sender<Progress>>, sizes: impl ExactSizeIterator<Item = u64>) -> Self {
         let layers = sizes.len();
         let progress = Progress {
             stage: Stage::Downloading,
@@ -449,13 +369,7 @@ impl Tracker {
             ..Progress::default()
         };
         report.send_replace(progress);
-        Self {
-            report,
-            state: Mutex::new(State {
-                layer_bytes: vec![0; layers],
-                progress,
-            }),
-        }
+        Self { report, state: Mutex::new(State { layer_bytes: vec![0; layers], progress }) }
     }
 
     fn bytes(&self, index: usize, bytes: u64) {
@@ -477,9 +391,7 @@ impl Tracker {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut state);
         state.progress.done_bytes = state.layer_bytes.iter().sum();
-        if state.progress.stage == Stage::Downloading
-            && state.progress.done_bytes >= state.progress.total_bytes
-        {
+        if state.progress.stage == Stage::Downloading && state.progress.done_bytes >= state.progress.total_bytes {
             state.progress.stage = Stage::Unpacking;
         }
         self.report.send_replace(state.progress);

@@ -128,10 +128,7 @@ impl Records {
                 .create(&path)
                 .map_err(|e| Error::io("make directory", &path, e))?;
         }
-        let mut records = Self {
-            root: root.to_owned(),
-            key: [0; KEY_BYTES],
-        };
+        let mut records = Self { root: root.to_owned(), key: [0; KEY_BYTES] };
         let exclusive = records.lock()?;
         records.key = records.read_or_make_key()?;
         records.sweep_temporaries(&exclusive)?;
@@ -148,16 +145,14 @@ impl Records {
             .mode(0o600)
             .open(&path)
             .map_err(|e| Error::io("open", &path, e))?;
-        rustix::fs::flock(&file, FlockOperation::LockExclusive)
-            .map_err(|e| Error::io("lock", &path, e.into()))?;
+        rustix::fs::flock(&file, FlockOperation::LockExclusive).map_err(|e| Error::io("lock", &path, e.into()))?;
         Ok(Exclusive { _lock: file.into() })
     }
 
     /// The hash under which an account is remembered for a repository; useless without the store's key.
     pub(super) fn grant(&self, repository: &str, username: &str, password: &str) -> String {
         use hmac::{KeyInit, Mac};
-        let mut mac = hmac::Hmac::<sha2::Sha256>::new_from_slice(&self.key)
-            .expect("any length of key is accepted");
+        let mut mac = hmac::Hmac::<sha2::Sha256>::new_from_slice(&self.key).expect("any length of key is accepted");
         for part in [repository, username, password] {
             mac.update(&(part.len() as u64).to_le_bytes());
             mac.update(part.as_bytes());
@@ -176,10 +171,7 @@ impl Records {
     }
 
     pub(super) fn temporary_path(&self) -> Result<PathBuf, Error> {
-        Ok(self
-            .root
-            .join("partial")
-            .join(format!("{}{TEMPORARY_SUFFIX}", random()?)))
+        Ok(self.root.join("partial").join(format!("{}{TEMPORARY_SUFFIX}", random()?)))
     }
 
     pub(super) fn name(&self, name: &str) -> Result<Option<NameRecord>, Error> {
@@ -260,14 +252,8 @@ impl Records {
             let path = path.clone();
             move |e| Error::io(operation, &path, e)
         };
-        let mut lock = File::options()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(io("make"))?;
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|e| io("lock")(e.into()))?;
+        let mut lock = File::options().write(true).create_new(true).mode(0o600).open(&path).map_err(io("make"))?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|e| io("lock")(e.into()))?;
         let text = serde_json::to_vec(layers).expect("a list of texts has a JSON form");
         lock.write_all(&text).map_err(io("write"))?;
         Ok(Hold { path, _lock: lock })
@@ -309,11 +295,7 @@ impl Records {
     fn sweep_temporaries(&self, _: &Exclusive) -> Result<(), Error> {
         for directory in ["blobs", "layers", "images", "names"] {
             for path in self.list(directory)? {
-                if path
-                    .as_os_str()
-                    .as_encoded_bytes()
-                    .ends_with(TEMPORARY_SUFFIX.as_bytes())
-                {
+                if path.as_os_str().as_encoded_bytes().ends_with(TEMPORARY_SUFFIX.as_bytes()) {
                     remove_file(&path)?;
                 }
             }
@@ -332,8 +314,7 @@ impl Records {
             }),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let mut key = [0; KEY_BYTES];
-                getrandom::fill(&mut key)
-                    .map_err(|e| Error::io("draw a key for", &path, io::Error::other(e)))?;
+                getrandom::fill(&mut key).map_err(|e| Error::io("draw a key for", &path, io::Error::other(e)))?;
                 write_file(&path, &key)?;
                 Ok(key)
             }
@@ -344,10 +325,7 @@ impl Records {
     fn all<T: DeserializeOwned>(&self, directory: &str) -> Result<Vec<T>, Error> {
         let mut records = Vec::new();
         for path in self.list(directory)? {
-            if path
-                .extension()
-                .is_some_and(|extension| extension == "json")
-            {
+            if path.extension().is_some_and(|extension| extension == "json") {
                 records.extend(read_json(&path)?);
             }
         }
@@ -366,15 +344,11 @@ impl Records {
     }
 
     fn name_path(&self, name: &str) -> PathBuf {
-        self.root
-            .join("names")
-            .join(format!("{}.json", Digest::of(name.as_bytes()).hex()))
+        self.root.join("names").join(format!("{}.json", Digest::of(name.as_bytes()).hex()))
     }
 
     fn image_path(&self, digest: &Digest) -> PathBuf {
-        self.root
-            .join("images")
-            .join(format!("{}.json", digest.hex()))
+        self.root.join("images").join(format!("{}.json", digest.hex()))
     }
 
     fn layer_path(&self, layer: &LayerId) -> PathBuf {
@@ -384,13 +358,8 @@ impl Records {
 
 fn random() -> Result<String, Error> {
     let mut bytes = [0; RANDOM_BYTES];
-    getrandom::fill(&mut bytes).map_err(|e| {
-        Error::io(
-            "draw a name from",
-            Path::new("the kernel"),
-            io::Error::other(e),
-        )
-    })?;
+    getrandom::fill(&mut bytes)
+        .map_err(|e| Error::io("draw a name from", Path::new("the kernel"), io::Error::other(e)))?;
     Ok(hex(&bytes))
 }
 
@@ -406,10 +375,7 @@ fn age(path: &Path) -> Result<Option<Duration>, Error> {
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
     match std::fs::read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|e| {
-            Error::malformed(
-                path.display().to_string(),
-                format!("{e}; remove the file and pull the image again"),
-            )
+            Error::malformed(path.display().to_string(), format!("{e}; remove the file and pull the image again"))
         }),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(Error::io("read", path, e)),
@@ -417,23 +383,14 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
 }
 
 fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
-    write_file(
-        path,
-        &serde_json::to_vec_pretty(value).expect("records have a JSON form"),
-    )
+    write_file(path, &serde_json::to_vec_pretty(value).expect("records have a JSON form"))
 }
 
 fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let directory = path
-        .parent()
-        .expect("files of the store lie in directories");
+    let directory = path.parent().expect("files of the store lie in directories");
     let temporary = directory.join(format!("{}{TEMPORARY_SUFFIX}", random()?));
     let written = (|| {
-        let mut file = File::options()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temporary)?;
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&temporary)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&temporary, path)?;

@@ -68,34 +68,23 @@ pub enum UnpackError {
 
 /// The name of an entry as an error shows it.
 pub(super) fn shown(name: &[u8]) -> String {
-    let text: String = String::from_utf8_lossy(name)
-        .chars()
-        .take(SHOWN_CHARS)
-        .collect();
+    let text: String = String::from_utf8_lossy(name).chars().take(SHOWN_CHARS).collect();
     format!("{text:?}")
 }
 
 impl UnpackError {
     pub(super) fn refused(entry: &[u8], reason: impl Into<String>) -> Self {
-        Self::Refused {
-            entry: shown(entry),
-            reason: reason.into(),
-        }
+        Self::Refused { entry: shown(entry), reason: reason.into() }
     }
 
     pub(crate) fn malformed(reason: impl Into<String>) -> Self {
-        Self::Malformed {
-            reason: reason.into(),
-        }
+        Self::Malformed { reason: reason.into() }
     }
 
     /// A failure to read the blob: its fault, unless the kernel named one.
     pub(crate) fn read(error: io::Error) -> Self {
         if let Some(limit) = limits::passed(&error) {
-            return Self::Limit {
-                what: "bytes in the unpacked archive".to_owned(),
-                limit,
-            };
+            return Self::Limit { what: "bytes in the unpacked archive".to_owned(), limit };
         }
         match error.raw_os_error() {
             Some(_) => Self::system("read", "the layer's blob", error),
@@ -104,19 +93,11 @@ impl UnpackError {
     }
 
     /// A system call failed on `subject`.
-    pub fn system(
-        operation: &str,
-        subject: impl Into<String>,
-        error: impl Into<io::Error>,
-    ) -> Self {
+    pub fn system(operation: &str, subject: impl Into<String>, error: impl Into<io::Error>) -> Self {
         let error = error.into();
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace,
-            _ => Self::System {
-                operation: operation.to_owned(),
-                subject: subject.into(),
-                reason: error.to_string(),
-            },
+            _ => Self::System { operation: operation.to_owned(), subject: subject.into(), reason: error.to_string() },
         }
     }
 }

@@ -47,11 +47,7 @@ pub(crate) struct Bounded<R> {
 
 impl<R> Bounded<R> {
     pub(crate) fn new(inner: R, limit: u64) -> Self {
-        Self {
-            inner,
-            left: limit,
-            limit,
-        }
+        Self { inner, left: limit, limit }
     }
 }
 
@@ -61,15 +57,10 @@ impl<R: Read> Read for Bounded<R> {
             // At the limit exactly, the end of the stream is still fine.
             return match self.inner.read(&mut [0])? {
                 0 => Ok(0),
-                _ => Err(io::Error::new(
-                    io::ErrorKind::FileTooLarge,
-                    OverLimit(self.limit),
-                )),
+                _ => Err(io::Error::new(io::ErrorKind::FileTooLarge, OverLimit(self.limit))),
             };
         }
-        let want = buffer
-            .len()
-            .min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let want = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         let read = self.inner.read(&mut buffer[..want])?;
         self.left -= read as u64;
         Ok(read)
@@ -83,20 +74,10 @@ struct OverLimit(u64);
 
 /// The bound that a stream went over, when that is why a read failed.
 pub(super) fn passed(error: &io::Error) -> Option<u64> {
-    error
-        .get_ref()?
-        .downcast_ref()
-        .map(|OverLimit(limit)| *limit)
+    error.get_ref()?.downcast_ref().map(|OverLimit(limit)| *limit)
 }
 
 /// Refuses when `value` is over `limit`.
 pub(super) fn check(what: &'static str, value: u64, limit: u64) -> Result<(), UnpackError> {
-    if value > limit {
-        Err(UnpackError::Limit {
-            what: what.to_owned(),
-            limit,
-        })
-    } else {
-        Ok(())
-    }
+    if value > limit { Err(UnpackError::Limit { what: what.to_owned(), limit }) } else { Ok(()) }
 }

@@ -167,9 +167,6 @@ pub fn unpack_layer(
     if found.layer_id() == expected {
         Ok(stats)
     } else {
-        Err(UnpackError::DiffId {
-            expected: expected.clone(),
-            found: found.layer_id().clone(),
-        })
+        Err(UnpackError::DiffId { expected: expected.clone(), found: found.layer_id().clone() })
     }
 }

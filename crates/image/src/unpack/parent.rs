@@ -28,18 +28,12 @@ pub(super) struct Parent {
 
 impl Layer<'_> {
     pub(super) fn parent_fd(&self) -> BorrowedFd<'_> {
-        self.parent
-            .as_ref()
-            .map_or(self.root, |parent| parent.fd.as_fd())
+        self.parent.as_ref().map_or(self.root, |parent| parent.fd.as_fd())
     }
 
     pub(super) fn enter(&mut self, parents: &[&[u8]], entry: &[u8]) -> Result<(), UnpackError> {
         let path = path::join(parents);
-        if self
-            .parent
-            .as_ref()
-            .is_some_and(|parent| parent.path == path)
-        {
+        if self.parent.as_ref().is_some_and(|parent| parent.path == path) {
             return Ok(());
         }
         self.leave()?;
@@ -48,8 +42,7 @@ impl Layer<'_> {
             Err(Errno::LOOP) => return Err(behind_link(entry)),
             other => other.map_err(|e| error("open the directory of", entry, e))?,
         };
-        let stat =
-            rustix::fs::fstat(&fd).map_err(|e| error("look at the directory of", entry, e))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|e| error("look at the directory of", entry, e))?;
         let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
         let writable = Mode::WUSR | Mode::XUSR;
         let restricted = self.ownership == Ownership::Current && !mode.contains(writable);
@@ -57,12 +50,7 @@ impl Layer<'_> {
             rustix::fs::fchmod(&fd, mode | writable)
                 .map_err(|e| error("open for writing the directory of", entry, e))?;
         }
-        self.parent = Some(Parent {
-            path,
-            fd,
-            times: times_of(&stat),
-            restricted_mode: restricted.then_some(mode),
-        });
+        self.parent = Some(Parent { path, fd, times: times_of(&stat), restricted_mode: restricted.then_some(mode) });
         Ok(())
     }
 
@@ -71,28 +59,19 @@ impl Layer<'_> {
             return Ok(());
         };
         if let Some(mode) = parent.restricted_mode {
-            rustix::fs::fchmod(&parent.fd, mode)
-                .map_err(|e| error("set the mode of", &parent.path, e))?;
+            rustix::fs::fchmod(&parent.fd, mode).map_err(|e| error("set the mode of", &parent.path, e))?;
         }
-        rustix::fs::futimens(&parent.fd, &parent.times)
-            .map_err(|e| error("set the times of", &parent.path, e))
+        rustix::fs::futimens(&parent.fd, &parent.times).map_err(|e| error("set the times of", &parent.path, e))
     }
 
     /// Makes directories that the archive uses before, or without, describing them.
-    pub(super) fn make_parents(
-        &mut self,
-        parents: &[&[u8]],
-        entry: &[u8],
-    ) -> Result<OwnedFd, UnpackError> {
-        let mut fd =
-            open_beneath(self.root, &[]).map_err(|e| error("open the root for", entry, e))?;
+    pub(super) fn make_parents(&mut self, parents: &[&[u8]], entry: &[u8]) -> Result<OwnedFd, UnpackError> {
+        let mut fd = open_beneath(self.root, &[]).map_err(|e| error("open the root for", entry, e))?;
         for name in parents {
             let next = match open_child(&fd, name) {
                 Ok(next) => next,
                 Err(Errno::LOOP) => return Err(behind_link(entry)),
-                Err(failure @ (Errno::NOENT | Errno::NOTDIR)) => {
-                    self.make_parent(&fd, name, failure, entry)?
-                }
+                Err(failure @ (Errno::NOENT | Errno::NOTDIR)) => self.make_parent(&fd, name, failure, entry)?,
                 Err(e) => return Err(error("open a directory above", entry, e)),
             };
             fd = next;
@@ -110,13 +89,9 @@ impl Layer<'_> {
         let failed = |e| error("make a directory above", entry, e);
         let before = rustix::fs::fstat(above).map_err(failed)?;
         if failure == Errno::NOTDIR {
-            let stat =
-                rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+            let stat = rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
             if !overlay::is_whiteout(&stat) {
-                return Err(UnpackError::refused(
-                    entry,
-                    "it lies beneath something that is not a directory",
-                ));
+                return Err(UnpackError::refused(entry, "it lies beneath something that is not a directory"));
             }
             rustix::fs::unlinkat(above, name, AtFlags::empty()).map_err(failed)?;
         }
@@ -142,10 +117,7 @@ fn behind_link(entry: &[u8]) -> UnpackError {
 }
 
 /// Opens a directory of the layer without following any link.
-pub(super) fn open_beneath(
-    root: BorrowedFd<'_>,
-    components: &Components<'_>,
-) -> Result<OwnedFd, Errno> {
+pub(super) fn open_beneath(root: BorrowedFd<'_>, components: &Components<'_>) -> Result<OwnedFd, Errno> {
     tree::open_directory(root, &path::join(components))
 }
 

@@ -22,10 +22,7 @@ pub(super) fn parse<'n>(name: &'n [u8], limits: &Limits) -> Result<Vec<&'n [u8]>
     if name.len() > limits.path_bytes {
         return refuse("its name is too long");
     }
-    let components: Vec<&[u8]> = name
-        .split(|b| *b == b'/')
-        .filter(|c| !matches!(*c, b"" | b"."))
-        .collect();
+    let components: Vec<&[u8]> = name.split(|b| *b == b'/').filter(|c| !matches!(*c, b"" | b".")).collect();
     if components.contains(&b"..".as_slice()) {
         return refuse("its name goes upwards with ..");
     }

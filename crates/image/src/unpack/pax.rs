@@ -90,41 +90,25 @@ impl SparseHeader {
             b"size" | b"realsize" => self.size = Some(decimal(value)?),
             b"offset" => self.pending_offset = Some(decimal(value)?),
             b"numbytes" => {
-                let offset = self.pending_offset.take().ok_or_else(|| {
-                    UnpackError::malformed("a sparse map has a length without an offset")
-                })?;
-                sparse::push(
-                    &mut self.pieces,
-                    Piece {
-                        offset,
-                        len: decimal(value)?,
-                    },
-                    limits.sparse_pieces,
-                )?;
+                let offset = self
+                    .pending_offset
+                    .take()
+                    .ok_or_else(|| UnpackError::malformed("a sparse map has a length without an offset"))?;
+                sparse::push(&mut self.pieces, Piece { offset, len: decimal(value)? }, limits.sparse_pieces)?;
             }
             b"map" => {
                 self.pieces.clear();
-                let numbers: Vec<&[u8]> = value
-                    .split(|b| *b == b',')
-                    .filter(|n| !n.is_empty())
-                    .collect();
+                let numbers: Vec<&[u8]> = value.split(|b| *b == b',').filter(|n| !n.is_empty()).collect();
                 for pair in numbers.chunks(2) {
                     let [offset, len] = pair else {
-                        return Err(UnpackError::malformed(
-                            "a sparse map has an odd number of numbers",
-                        ));
+                        return Err(UnpackError::malformed("a sparse map has an odd number of numbers"));
                     };
-                    let piece = Piece {
-                        offset: decimal(offset)?,
-                        len: decimal(len)?,
-                    };
+                    let piece = Piece { offset: decimal(offset)?, len: decimal(len)? };
                     sparse::push(&mut self.pieces, piece, limits.sparse_pieces)?;
                 }
             }
             _ => {
-                return Err(UnpackError::malformed(
-                    "a sparse file has a form that is not known",
-                ));
+                return Err(UnpackError::malformed("a sparse file has a form that is not known"));
             }
         }
         Ok(())
@@ -159,15 +143,9 @@ fn time(text: &[u8]) -> Result<(i64, u32), UnpackError> {
     let mut parts = text.splitn(2, |b| *b == b'.');
     let whole = decimal(parts.next().unwrap_or_default())?;
     let fraction = parts.next().unwrap_or_default();
-    let digits: Vec<u8> = fraction
-        .iter()
-        .copied()
-        .chain(std::iter::repeat(b'0'))
-        .take(9)
-        .collect();
+    let digits: Vec<u8> = fraction.iter().copied().chain(std::iter::repeat(b'0')).take(9).collect();
     let nanoseconds = u32::try_from(decimal(&digits)?).expect("nine digits fit");
-    let seconds =
-        i64::try_from(whole).map_err(|_| UnpackError::malformed("a time is too far away"))? * sign;
+    let seconds = i64::try_from(whole).map_err(|_| UnpackError::malformed("a time is too far away"))? * sign;
     match (sign, nanoseconds) {
         (-1, 1..) => Ok((seconds - 1, 1_000_000_000 - nanoseconds)),
         _ => Ok((seconds, nanoseconds)),

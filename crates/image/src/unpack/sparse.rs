@@ -16,30 +16,19 @@ const OLD_PIECE_BYTES: usize = 24;
 
 pub(super) fn push(pieces: &mut Vec<Piece>, piece: Piece, limit: usize) -> Result<(), UnpackError> {
     if pieces.len() == limit {
-        return Err(UnpackError::Limit {
-            what: "pieces in one sparse file".to_owned(),
-            limit: limit as u64,
-        });
+        return Err(UnpackError::Limit { what: "pieces in one sparse file".to_owned(), limit: limit as u64 });
     }
     pieces.push(piece);
     Ok(())
 }
 
 /// Reads a run of GNU's old form; tells whether another block of it follows.
-pub(super) fn read_old(
-    run: &[u8],
-    continued: u8,
-    pieces: &mut Vec<Piece>,
-    limit: usize,
-) -> Result<bool, UnpackError> {
+pub(super) fn read_old(run: &[u8], continued: u8, pieces: &mut Vec<Piece>, limit: usize) -> Result<bool, UnpackError> {
     for field in run.chunks_exact(OLD_PIECE_BYTES) {
         if field[0] == 0 {
             break;
         }
-        let piece = Piece {
-            offset: number(&field[..12])?,
-            len: number(&field[12..])?,
-        };
+        let piece = Piece { offset: number(&field[..12])?, len: number(&field[12..])? };
         push(pieces, piece, limit)?;
     }
     Ok(continued != 0)
@@ -57,11 +46,7 @@ pub(super) fn check(pieces: &[Piece], size: u64, stored: u64) -> Result<(), Unpa
         end = piece.offset.checked_add(piece.len).ok_or_else(wrong)?;
         sum = sum.checked_add(piece.len).ok_or_else(wrong)?;
     }
-    if end <= size && sum == stored {
-        Ok(())
-    } else {
-        Err(wrong())
-    }
+    if end <= size && sum == stored { Ok(()) } else { Err(wrong()) }
 }
 
 /// Longest decimal number of a map, in digits: 2^64 has 20.
@@ -78,13 +63,7 @@ pub(super) struct Lines {
 
 impl Lines {
     pub(super) fn new(limit: usize) -> Self {
-        Self {
-            line: Vec::new(),
-            left: None,
-            offset: None,
-            pieces: Vec::new(),
-            limit,
-        }
+        Self { line: Vec::new(), left: None, offset: None, pieces: Vec::new(), limit }
     }
 
     /// Takes a block; tells whether the map is complete.
@@ -124,7 +103,4 @@ impl Lines {
     }
 }
 
-const _: () = assert!(
-    size_of::<Piece>() == 16,
-    "the limit of sparse pieces counts 16 bytes each"
-);
+const _: () = assert!(size_of::<Piece>() == 16, "the limit of sparse pieces counts 16 bytes each");

@@ -62,14 +62,7 @@ pub(crate) struct Archive<'l, R> {
 
 impl<'l, R: Read> Archive<'l, R> {
     pub(crate) fn new(input: R, limits: &'l Limits) -> Self {
-        Self {
-            input,
-            limits,
-            position: 0,
-            data_left: 0,
-            padding: 0,
-            ended_by_marker: false,
-        }
+        Self { input, limits, position: 0, data_left: 0, padding: 0, ended_by_marker: false }
     }
 
     /// Bytes of the archive before the next byte to be read; after `next_entry`, where the data begins.
@@ -109,17 +102,13 @@ impl<'l, R: Read> Archive<'l, R> {
 
     /// Reads data of the current entry, as stored; 0 at its end.
     pub(crate) fn read_data(&mut self, buffer: &mut [u8]) -> Result<usize, UnpackError> {
-        let want = buffer
-            .len()
-            .min(usize::try_from(self.data_left).unwrap_or(usize::MAX));
+        let want = buffer.len().min(usize::try_from(self.data_left).unwrap_or(usize::MAX));
         if want == 0 {
             return Ok(0);
         }
         let read = read_some(&mut self.input, &mut buffer[..want])?;
         if read == 0 {
-            return Err(UnpackError::malformed(
-                "it is cut off in the data of a file",
-            ));
+            return Err(UnpackError::malformed("it is cut off in the data of a file"));
         }
         self.position += read as u64;
         self.data_left -= read as u64;
@@ -137,41 +126,26 @@ impl<'l, R: Read> Archive<'l, R> {
         }
     }
 
-    fn entry(
-        &mut self,
-        block: &Block,
-        flag: u8,
-        stored: u64,
-        mut extended: Extended,
-    ) -> Result<Entry, UnpackError> {
+    fn entry(&mut self, block: &Block, flag: u8, stored: u64, mut extended: Extended) -> Result<Entry, UnpackError> {
         let name = extended.take_path().unwrap_or_else(|| header_name(block));
         let kind = match flag {
             b'0' | 0 | b'7' | b'S' if name.ends_with(b"/") => Kind::Directory,
             b'0' | 0 | b'7' | b'S' => Kind::File,
             b'1' => Kind::HardLink,
             b'2' => Kind::Symlink,
-            b'3' => Kind::CharacterDevice {
-                major: number(&block[329..337])?,
-                minor: number(&block[337..345])?,
-            },
+            b'3' => Kind::CharacterDevice { major: number(&block[329..337])?, minor: number(&block[337..345])? },
             b'4' => Kind::BlockDevice,
             b'5' | b'D' => Kind::Directory,
             b'6' => Kind::Fifo,
             other => {
-                return Err(UnpackError::refused(
-                    &name,
-                    format!("its type {:?} is unknown", char::from(other)),
-                ));
+                return Err(UnpackError::refused(&name, format!("its type {:?} is unknown", char::from(other))));
             }
         };
         let stored = extended.size.unwrap_or(stored);
         // Links, devices and directories have no data whatever their size says; the dump of a directory has.
         let has_data = kind == Kind::File || flag == b'D';
         if kind == Kind::Directory && matches!(flag, b'0' | 0 | b'7' | b'S') && stored != 0 {
-            return Err(UnpackError::refused(
-                &name,
-                "it is a file whose name ends with a slash",
-            ));
+            return Err(UnpackError::refused(&name, "it is a file whose name ends with a slash"));
         }
         self.begin_data(if has_data { stored } else { 0 });
         let (size, pieces) = match kind {
@@ -181,9 +155,7 @@ impl<'l, R: Read> Archive<'l, R> {
         Ok(Entry {
             name,
             kind,
-            link: extended
-                .link
-                .unwrap_or_else(|| until_nul(&block[157..257]).to_vec()),
+            link: extended.link.unwrap_or_else(|| until_nul(&block[157..257]).to_vec()),
             mode: u32::try_from(number(&block[100..108])? & 0o7777).expect("masked to twelve bits"),
             uid: extended.uid.map_or_else(|| number(&block[108..116]), Ok)?,
             gid: extended.gid.map_or_else(|| number(&block[116..124]), Ok)?,
@@ -212,16 +184,12 @@ impl<'l, R: Read> Archive<'l, R> {
             let mut more = sparse::read_old(&block[386..482], block[482], &mut pieces, limit)?;
             // The map's further blocks lie before the data and do not count as data.
             while more {
-                let next = self
-                    .block()?
-                    .ok_or_else(|| UnpackError::malformed("it is cut off in a sparse map"))?;
+                let next = self.block()?.ok_or_else(|| UnpackError::malformed("it is cut off in a sparse map"))?;
                 more = sparse::read_old(&next[..504], next[504], &mut pieces, limit)?;
             }
             (size, pieces)
         } else if let Some(header) = extended.sparse.take() {
-            let size = header
-                .size
-                .ok_or_else(|| UnpackError::malformed("a sparse file has no size"))?;
+            let size = header.size.ok_or_else(|| UnpackError::malformed("a sparse file has no size"))?;
             match header.map_is_in_data {
                 true => (size, self.map_in_data(limit)?),
                 false => (size, header.pieces),
@@ -238,13 +206,9 @@ impl<'l, R: Read> Archive<'l, R> {
         let mut lines = sparse::Lines::new(limit);
         loop {
             if self.data_left < BLOCK_BYTES as u64 {
-                return Err(UnpackError::malformed(
-                    "a sparse map is longer than its file",
-                ));
+                return Err(UnpackError::malformed("a sparse map is longer than its file"));
             }
-            let block = self
-                .block()?
-                .ok_or_else(|| UnpackError::malformed("it is cut off in a sparse map"))?;
+            let block = self.block()?.ok_or_else(|| UnpackError::malformed("it is cut off in a sparse map"))?;
             self.data_left -= BLOCK_BYTES as u64;
             if lines.read(&block)? {
                 return Ok(lines.into_pieces());
@@ -299,20 +263,11 @@ impl<'l, R: Read> Archive<'l, R> {
         Ok(Some(block))
     }
 
-    fn header_data(
-        &mut self,
-        stored: u64,
-        extended: &mut Extended,
-    ) -> Result<Vec<u8>, UnpackError> {
+    fn header_data(&mut self, stored: u64, extended: &mut Extended) -> Result<Vec<u8>, UnpackError> {
         extended.bytes = extended.bytes.saturating_add(stored.max(1));
-        check(
-            "bytes of extended headers for one entry",
-            extended.bytes,
-            self.limits.header_bytes,
-        )?;
+        check("bytes of extended headers for one entry", extended.bytes, self.limits.header_bytes)?;
         self.begin_data(stored);
-        let mut bytes =
-            vec![0; usize::try_from(stored).expect("checked against the limit of header bytes")];
+        let mut bytes = vec![0; usize::try_from(stored).expect("checked against the limit of header bytes")];
         let mut filled = 0;
         while filled < bytes.len() {
             filled += self.read_data(&mut bytes[filled..])?;
@@ -355,15 +310,7 @@ fn header_name(block: &Block) -> Vec<u8> {
 
 /// Old programs summed signed characters; both sums are in use.
 fn verify_checksum(block: &Block) -> Result<(), UnpackError> {
-    let counted = || {
-        block.iter().enumerate().map(|(at, byte)| {
-            if (148..156).contains(&at) {
-                b' '
-            } else {
-                *byte
-            }
-        })
-    };
+    let counted = || block.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { b' ' } else { *byte });
     let unsigned: i64 = counted().map(i64::from).sum();
     let signed_sum: i64 = counted().map(|byte| i64::from(byte.cast_signed())).sum();
     let written = signed(&block[148..156])?;
@@ -374,8 +321,7 @@ fn verify_checksum(block: &Block) -> Result<(), UnpackError> {
 }
 
 pub(super) fn number(field: &[u8]) -> Result<u64, UnpackError> {
-    u64::try_from(signed(field)?)
-        .map_err(|_| UnpackError::malformed("a number in a header is negative"))
+    u64::try_from(signed(field)?).map_err(|_| UnpackError::malformed("a number in a header is negative"))
 }
 
 /// Reads octal digits, or GNU's base 256 for what does not fit.
@@ -385,11 +331,7 @@ fn signed(field: &[u8]) -> Result<i64, UnpackError> {
         let negative = field[0] & 0x40 != 0;
         let mut value: i128 = if negative { -1 } else { 0 };
         for (at, byte) in field.iter().enumerate() {
-            let byte = if at == 0 && !negative {
-                byte & 0x7f
-            } else {
-                *byte
-            };
+            let byte = if at == 0 && !negative { byte & 0x7f } else { *byte };
             value = (value << 8) | i128::from(byte);
             if value > i128::from(i64::MAX) || value < i128::from(i64::MIN) {
                 return Err(wrong());
@@ -397,21 +339,14 @@ fn signed(field: &[u8]) -> Result<i64, UnpackError> {
         }
         return i64::try_from(value).map_err(|_| wrong());
     }
-    let digits: Vec<u8> = field
-        .iter()
-        .copied()
-        .skip_while(|b| matches!(b, b' ' | 0))
-        .take_while(|b| !matches!(b, b' ' | 0))
-        .collect();
+    let digits: Vec<u8> =
+        field.iter().copied().skip_while(|b| matches!(b, b' ' | 0)).take_while(|b| !matches!(b, b' ' | 0)).collect();
     let mut value: i64 = 0;
     for digit in digits {
         if !(b'0'..=b'7').contains(&digit) {
             return Err(wrong());
         }
-        value = value
-            .checked_mul(8)
-            .and_then(|v| v.checked_add(i64::from(digit - b'0')))
-            .ok_or_else(wrong)?;
+        value = value.checked_mul(8).and_then(|v| v.checked_add(i64::from(digit - b'0'))).ok_or_else(wrong)?;
     }
     Ok(value)
 }

@@ -56,9 +56,7 @@ impl Fake {
             requests: Mutex::default(),
             host,
         });
-        let router = axum::Router::new()
-            .fallback(answer)
-            .with_state(inner.clone());
+        let router = axum::Router::new().fallback(answer).with_state(inner.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         Self { inner }
     }
@@ -79,20 +77,12 @@ impl Fake {
     }
 
     pub fn put_blob(&self, repository: &str, blob: &[u8]) {
-        self.insert(
-            format!("/v2/{repository}/blobs/{}", digest(blob)),
-            "application/octet-stream",
-            blob,
-        );
+        self.insert(format!("/v2/{repository}/blobs/{}", digest(blob)), "application/octet-stream", blob);
     }
 
     pub fn put_manifest(&self, repository: &str, tag: &str, media_type: &str, manifest: &[u8]) {
         for version in [tag, &digest(manifest)] {
-            self.insert(
-                format!("/v2/{repository}/manifests/{version}"),
-                media_type,
-                manifest,
-            );
+            self.insert(format!("/v2/{repository}/manifests/{version}"), media_type, manifest);
         }
     }
 
@@ -102,33 +92,17 @@ impl Fake {
 
     /// Requests so far whose line has all of these in it.
     pub fn requests(&self, with: &str) -> Vec<String> {
-        self.inner
-            .requests
-            .lock()
-            .unwrap()
-            .iter()
-            .filter(|line| line.contains(with))
-            .cloned()
-            .collect()
+        self.inner.requests.lock().unwrap().iter().filter(|line| line.contains(with)).cloned().collect()
     }
 
     fn insert(&self, path: String, media_type: &str, content: &[u8]) {
-        self.inner.contents.lock().unwrap().insert(
-            path,
-            (media_type.to_owned(), Bytes::copy_from_slice(content)),
-        );
+        self.inner.contents.lock().unwrap().insert(path, (media_type.to_owned(), Bytes::copy_from_slice(content)));
     }
 }
 
 async fn answer(State(inner): State<Arc<Inner>>, request: Request<Body>) -> Response<Body> {
     let (path, headers) = (request.uri().path().to_owned(), request.headers().clone());
-    let text = |name: &str| {
-        headers
-            .get(name)
-            .and_then(|v| v.to_str().ok())
-            .unwrap_or_default()
-            .to_owned()
-    };
+    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
     inner.requests.lock().unwrap().push(format!(
         "{} range={} authorization={}",
         request.uri(),
@@ -148,11 +122,7 @@ async fn answer(State(inner): State<Arc<Inner>>, request: Request<Body>) -> Resp
         return refusal;
     }
     if let (true, Some(target)) = (is_blob, &habits.redirects_to) {
-        return response(
-            StatusCode::TEMPORARY_REDIRECT,
-            &[("location", target)],
-            Body::empty(),
-        );
+        return response(StatusCode::TEMPORARY_REDIRECT, &[("location", target)], Body::empty());
     }
     let Some((media_type, content)) = inner.contents.lock().unwrap().get(&path).cloned() else {
         return response(
@@ -162,39 +132,23 @@ async fn answer(State(inner): State<Arc<Inner>>, request: Request<Body>) -> Resp
         );
     };
     if !is_blob {
-        return response(
-            StatusCode::OK,
-            &[("content-type", &media_type)],
-            Body::from(content),
-        );
+        return response(StatusCode::OK, &[("content-type", &media_type)], Body::from(content));
     }
     blob(&habits, &headers, content)
 }
 
-fn authenticate(
-    host: &str,
-    habits: &Habits,
-    path: &str,
-    authorization: &str,
-) -> Option<Response<Body>> {
+fn authenticate(host: &str, habits: &Habits, path: &str, authorization: &str) -> Option<Response<Body>> {
     let (username, password) = habits.account.as_ref()?;
     if path == "/token" {
-        let expected =
-            base64::engine::general_purpose::STANDARD.encode(format!("{username}:{password}"));
+        let expected = base64::engine::general_purpose::STANDARD.encode(format!("{username}:{password}"));
         return Some(match authorization == format!("Basic {expected}") {
             true => response(StatusCode::OK, &[], Body::from(r#"{"token":"let-me-in"}"#)),
             false => response(StatusCode::UNAUTHORIZED, &[], Body::empty()),
         });
     }
-    let challenge =
-        format!(r#"Bearer realm="http://{host}/token",service="fake",scope="repository:x:pull""#);
-    (authorization != "Bearer let-me-in").then(|| {
-        response(
-            StatusCode::UNAUTHORIZED,
-            &[("www-authenticate", &challenge)],
-            Body::empty(),
-        )
-    })
+    let challenge = format!(r#"Bearer realm="http://{host}/token",service="fake",scope="repository:x:pull""#);
+    (authorization != "Bearer let-me-in")
+        .then(|| response(StatusCode::UNAUTHORIZED, &[("www-authenticate", &challenge)], Body::empty()))
 }
 
 fn blob(habits: &Habits, headers: &HeaderMap, content: Bytes) -> Response<Body> {
@@ -202,13 +156,9 @@ fn blob(habits: &Habits, headers: &HeaderMap, content: Bytes) -> Response<Body> 
         true => Bytes::from(vec![0; content.len()]),
         false => content,
     };
-    let range = headers
-        .get("range")
-        .and_then(|v| v.to_str().ok())
-        .and_then(|v| v.strip_prefix("bytes="));
-    let start: Option<usize> = range
-        .filter(|_| !habits.ignores_ranges)
-        .map(|range| range.trim_end_matches('-').parse().unwrap());
+    let range = headers.get("range").and_then(|v| v.to_str().ok()).and_then(|v| v.strip_prefix("bytes="));
+    let start: Option<usize> =
+        range.filter(|_| !habits.ignores_ranges).map(|range| range.trim_end_matches('-').parse().unwrap());
     let total = content.len();
     let part = content.slice(start.unwrap_or(0)..);
     let length = part.len().to_string();
@@ -216,20 +166,13 @@ fn blob(habits: &Habits, headers: &HeaderMap, content: Bytes) -> Response<Body> 
         None => Body::from(part),
         Some(limit) => {
             // The promised length never comes: the connection breaks.
-            Body::from_stream(Broken {
-                first: Some(part.slice(..limit)),
-                sent: false,
-            })
+            Body::from_stream(Broken { first: Some(part.slice(..limit)), sent: false })
         }
     };
     match start {
         Some(start) => {
             let range = format!("bytes {start}-{}/{total}", total - 1);
-            response(
-                StatusCode::PARTIAL_CONTENT,
-                &[("content-range", &range), ("content-length", &length)],
-                body,
-            )
+            response(StatusCode::PARTIAL_CONTENT, &[("content-range", &range), ("content-length", &length)], body)
         }
         None => response(StatusCode::OK, &[("content-length", &length)], body),
     }

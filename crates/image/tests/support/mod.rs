@@ -15,10 +15,7 @@ use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 pub fn hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 pub fn digest(bytes: &[u8]) -> String {
@@ -33,9 +30,7 @@ pub fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
         header.set_size(content.len() as u64);
         header.set_mode(0o644);
         header.set_mtime(1);
-        builder
-            .append_data(&mut header, name, *content)
-            .expect("append to memory");
+        builder.append_data(&mut header, name, *content).expect("append to memory");
     }
     builder.into_inner().expect("finish in memory")
 }
@@ -101,12 +96,7 @@ impl Recipe {
             "layers": descriptors,
         }))
         .unwrap();
-        Self {
-            manifest,
-            manifest_type: "application/vnd.oci.image.manifest.v1+json",
-            config,
-            layers,
-        }
+        Self { manifest, manifest_type: "application/vnd.oci.image.manifest.v1+json", config, layers }
     }
 
     pub fn blobs(&self) -> impl Iterator<Item = &Vec<u8>> {
@@ -124,9 +114,14 @@ pub fn index(images: &[(&str, &Recipe)]) -> Vec<u8> {
         })
         .collect();
     // What build tools add for signatures.
-    manifests.push(json!({"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": digest(b"attestation"), "size": 1,
-        "platform": {"os": "unknown", "architecture": "unknown"}}));
-    serde_json::to_vec(&json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": manifests})).unwrap()
+    manifests.push(
+        json!({"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": digest(b"attestation"), "size": 1,
+        "platform": {"os": "unknown", "architecture": "unknown"}}),
+    );
+    serde_json::to_vec(
+        &json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": manifests}),
+    )
+    .unwrap()
 }
 
 pub fn own_architecture() -> &'static str {
@@ -165,20 +160,11 @@ impl Ground {
     }
 
     pub async fn ensure(&self, name: &str) -> Result<Image, Error> {
-        self.store
-            .ensure(name, EnsureOptions::default(), &|_| {})
-            .await
+        self.store.ensure(name, EnsureOptions::default(), &|_| {}).await
     }
 
-    pub async fn ensure_as(
-        &self,
-        name: &str,
-        username: &str,
-        password: &str,
-    ) -> Result<Image, Error> {
-        self.store
-            .ensure(name, account(username, password), &|_| {})
-            .await
+    pub async fn ensure_as(&self, name: &str, username: &str, password: &str) -> Result<Image, Error> {
+        self.store.ensure(name, account(username, password), &|_| {}).await
     }
 
     /// Names and hashes of all files, apart from the lock.
@@ -186,10 +172,8 @@ impl Ground {
         let mut files = Vec::new();
         collect(self.directory.path(), &mut files);
         files.retain(|(path, _)| !path.ends_with("lock"));
-        let mut lines: Vec<String> = files
-            .iter()
-            .map(|(path, content)| format!("{} {}", path.display(), hex(content)))
-            .collect();
+        let mut lines: Vec<String> =
+            files.iter().map(|(path, content)| format!("{} {}", path.display(), hex(content))).collect();
         lines.sort();
         lines
     }
@@ -197,20 +181,12 @@ impl Ground {
 
 pub async fn open(directory: &Path, limits: Limits) -> Store {
     let unpacker = InProcess::open(&directory.join("layers"), limits).unwrap();
-    Store::open(&directory.join("store"), Arc::new(unpacker))
-        .await
-        .unwrap()
+    Store::open(&directory.join("store"), Arc::new(unpacker)).await.unwrap()
 }
 
 pub fn account(username: &str, password: &str) -> EnsureOptions {
-    let credentials = Credentials {
-        username: username.to_owned(),
-        password: password.into(),
-    };
-    EnsureOptions {
-        credentials: Some(credentials),
-        ..EnsureOptions::default()
-    }
+    let credentials = Credentials { username: username.to_owned(), password: password.into() };
+    EnsureOptions { credentials: Some(credentials), ..EnsureOptions::default() }
 }
 
 pub fn collect(directory: &Path, files: &mut Vec<(PathBuf, Vec<u8>)>) {

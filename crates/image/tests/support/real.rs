@@ -50,46 +50,31 @@ impl Registry {
         let host = loop {
             let line = lines.next().expect("the registry ended").unwrap();
             if let Some((_, rest)) = line.split_once("listening on ") {
-                break rest
-                    .chars()
-                    .take_while(|c| c.is_ascii_digit() || ".:".contains(*c))
-                    .collect();
+                break rest.chars().take_while(|c| c.is_ascii_digit() || ".:".contains(*c)).collect();
             }
         };
         // The log must be read on, or the registry would block on it.
         std::thread::spawn(move || lines.for_each(drop));
-        Self {
-            process,
-            _directory: directory,
-            host,
-            basic: matches!(auth, Auth::Htpasswd),
-        }
+        Self { process, _directory: directory, host, basic: matches!(auth, Auth::Htpasswd) }
     }
 
     pub async fn push(&self, repository: &str, tag: &str, recipe: &Recipe) {
         for blob in recipe.blobs() {
             self.push_blob(repository, blob).await;
         }
-        self.push_manifest(repository, tag, recipe.manifest_type, &recipe.manifest)
-            .await;
+        self.push_manifest(repository, tag, recipe.manifest_type, &recipe.manifest).await;
     }
 
     pub async fn push_blob(&self, repository: &str, blob: &[u8]) {
         let start = self
-            .request(
-                reqwest::Method::POST,
-                format!("http://{}/v2/{repository}/blobs/uploads/", self.host),
-            )
+            .request(reqwest::Method::POST, format!("http://{}/v2/{repository}/blobs/uploads/", self.host))
             .send()
             .await
             .unwrap();
         assert_eq!(start.status(), StatusCode::ACCEPTED);
         let location = start.headers()["location"].to_str().unwrap().to_owned();
         let put = self
-            .request(
-                reqwest::Method::PUT,
-                format!("{location}&digest={}", digest(blob)),
-            )
+            .request(reqwest::Method::PUT, format!("{location}&digest={}", digest(blob)))
             .header("content-type", "application/octet-stream")
             .body(blob.to_vec())
             .send()
@@ -98,29 +83,15 @@ impl Registry {
         assert_eq!(put.status(), StatusCode::CREATED);
     }
 
-    pub async fn push_manifest(
-        &self,
-        repository: &str,
-        tag: &str,
-        media_type: &str,
-        manifest: &[u8],
-    ) {
+    pub async fn push_manifest(&self, repository: &str, tag: &str, media_type: &str, manifest: &[u8]) {
         let put = self
-            .request(
-                reqwest::Method::PUT,
-                format!("http://{}/v2/{repository}/manifests/{tag}", self.host),
-            )
+            .request(reqwest::Method::PUT, format!("http://{}/v2/{repository}/manifests/{tag}", self.host))
             .header("content-type", media_type)
             .body(manifest.to_vec())
             .send()
             .await
             .unwrap();
-        assert_eq!(
-            put.status(),
-            StatusCode::CREATED,
-            "{}",
-            put.text().await.unwrap()
-        );
+        assert_eq!(put.status(), StatusCode::CREATED, "{}", put.text().await.unwrap());
     }
 
     pub fn stop(&mut self) {

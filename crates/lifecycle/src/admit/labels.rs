@@ -18,7 +18,10 @@ const RESERVED_PREFIX: &str = "opensandbox.io/";
 /// Checks labels that a client gave.
 pub(super) fn check(metadata: &BTreeMap<String, String>) -> Result<(), Refusal> {
     if metadata.len() > MAX_LABELS {
-        return Err(label("metadata".to_owned(), format!("has {} entries; at most {MAX_LABELS} are kept", metadata.len())));
+        return Err(label(
+            "metadata".to_owned(),
+            format!("has {} entries; at most {MAX_LABELS} are kept", metadata.len()),
+        ));
     }
     metadata.iter().try_for_each(|(key, value)| check_one(key, value))
 }
@@ -35,7 +38,12 @@ pub fn metadata_patch(
     for (key, value) in patch {
         if key.starts_with(RESERVED_PREFIX) {
             let field = format!("metadata.{key}");
-            return Err(Refusal::new(400, code::RESERVED_METADATA_LABEL, field, format!("keys below {RESERVED_PREFIX} belong to the platform")));
+            return Err(Refusal::new(
+                400,
+                code::RESERVED_METADATA_LABEL,
+                field,
+                format!("keys below {RESERVED_PREFIX} belong to the platform"),
+            ));
         }
         match value {
             Some(value) => {
@@ -72,7 +80,10 @@ fn check_one(key: &str, value: &str) -> Result<(), Refusal> {
     if !value.is_empty() && !is_label(value) {
         return Err(label(
             field,
-            format!("the value \"{}\" must be empty or at most 63 characters of [A-Za-z0-9._-], beginning and ending with a letter or digit", shorten(value)),
+            format!(
+                "the value \"{}\" must be empty or at most 63 characters of [A-Za-z0-9._-], beginning and ending with a letter or digit",
+                shorten(value)
+            ),
         ));
     }
     Ok(())
@@ -84,7 +95,11 @@ fn label(field: String, problem: impl AsRef<str>) -> Refusal {
 
 /// Keeps messages short whatever was sent.
 fn shorten(text: &str) -> String {
-    if text.chars().count() <= MAX_NAME { text.to_owned() } else { text.chars().take(MAX_NAME).chain(['…']).collect() }
+    if text.chars().count() <= MAX_NAME {
+        text.to_owned()
+    } else {
+        text.chars().take(MAX_NAME).chain(['…']).collect()
+    }
 }
 
 fn is_label(text: &str) -> bool {
@@ -98,7 +113,9 @@ fn is_subdomain(text: &str) -> bool {
     let part = |p: &str| {
         let edge = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
         let bytes = p.as_bytes();
-        bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-') && edge(bytes.first()) && edge(bytes.last())
+        bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
+            && edge(bytes.first())
+            && edge(bytes.last())
     };
     text.len() <= MAX_PREFIX && text.split('.').all(part)
 }

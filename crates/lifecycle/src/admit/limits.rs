@@ -70,7 +70,10 @@ pub(super) fn parse(asked: &BTreeMap<String, String>, runtime: &Capabilities) ->
         if !enforceable(runtime, key) {
             return Err(Refusal::unsupported(
                 format!("resourceLimits.{key}"),
-                format!("cannot be enforced by the {} runtime on this machine; leave it out, or see `osb doctor` for what is missing", runtime.runtime),
+                format!(
+                    "cannot be enforced by the {} runtime on this machine; leave it out, or see `osb doctor` for what is missing",
+                    runtime.runtime
+                ),
             ));
         }
     }
@@ -100,9 +103,17 @@ fn bad(field: &str, text: &str, form: &str) -> Refusal {
 }
 
 fn at_least(field: &str, value: u64, least: u64, unit: &str) -> Result<(), Refusal> {
-    if value >= least { Ok(()) } else { Err(Refusal::bad(field, format!("{value} is too little; the least is {least} {unit}"))) }
+    if value >= least {
+        Ok(())
+    } else {
+        Err(Refusal::bad(field, format!("{value} is too little; the least is {least} {unit}")))
+    }
 }
 
 fn at_most(field: &str, value: u64, most: u64, unit: &str) -> Result<(), Refusal> {
-    if value <= most { Ok(()) } else { Err(Refusal::bad(field, format!("{value} is too much; the most is {most} {unit}"))) }
+    if value <= most {
+        Ok(())
+    } else {
+        Err(Refusal::bad(field, format!("{value} is too much; the most is {most} {unit}")))
+    }
 }

@@ -147,7 +147,10 @@ fn refuse_what_does_not_exist(request: &CreateSandboxRequest) -> Result<(), Refu
         if request.network_policy.is_none() {
             return Err(Refusal::invalid("credentialProxy", "needs a networkPolicy"));
         }
-        return Err(Refusal::unsupported("credentialProxy", "the credential proxy does not exist here yet; leave it out"));
+        return Err(Refusal::unsupported(
+            "credentialProxy",
+            "the credential proxy does not exist here yet; leave it out",
+        ));
     }
     volumes(request.volumes.as_deref().unwrap_or_default())
 }
@@ -165,7 +168,9 @@ fn volumes(volumes: &[serde_json::Value]) -> Result<(), Refusal> {
             "volumes[0].host",
             "no path of the host is allowed here; upload the files instead",
         )),
-        ["pvc"] => Err(Refusal::unsupported("volumes[0].pvc", "named volumes do not exist here yet; upload the files instead")),
+        ["pvc"] => {
+            Err(Refusal::unsupported("volumes[0].pvc", "named volumes do not exist here yet; upload the files instead"))
+        }
         ["ossfs"] => {
             Err(Refusal::unsupported("volumes[0].ossfs", "bucket volumes do not exist here; upload the files instead"))
         }
@@ -175,11 +180,17 @@ fn volumes(volumes: &[serde_json::Value]) -> Result<(), Refusal> {
 
 fn image(image: Option<ImageSpec>) -> Result<(String, Option<PullAuth>), Refusal> {
     let Some(image) = image.filter(|image| !image.uri.trim().is_empty()) else {
-        return Err(Refusal::invalid("image", format!("is required; name an image, for example \"{HOST_IMAGE}\" for this machine's own programs")));
+        return Err(Refusal::invalid(
+            "image",
+            format!("is required; name an image, for example \"{HOST_IMAGE}\" for this machine's own programs"),
+        ));
     };
     let uri = image.uri.trim();
     if uri.len() > MAX_IMAGE_BYTES || !uri.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(Refusal::bad("image.uri", format!("must be an image reference of at most {MAX_IMAGE_BYTES} printable characters without spaces")));
+        return Err(Refusal::bad(
+            "image.uri",
+            format!("must be an image reference of at most {MAX_IMAGE_BYTES} printable characters without spaces"),
+        ));
     }
     let auth = match image.auth {
         None => None,
@@ -190,7 +201,10 @@ fn image(image: Option<ImageSpec>) -> Result<(String, Option<PullAuth>), Refusal
         },
     };
     if auth.is_some() && uri == HOST_IMAGE {
-        return Err(Refusal::bad("image.auth", format!("the image \"{HOST_IMAGE}\" is not pulled; leave the login out")));
+        return Err(Refusal::bad(
+            "image.auth",
+            format!("the image \"{HOST_IMAGE}\" is not pulled; leave the login out"),
+        ));
     }
     Ok((uri.to_owned(), auth))
 }
@@ -236,11 +250,16 @@ fn platform(platform: Option<PlatformSpec>, runtime: &Capabilities) -> Result<Op
 fn timeout(timeout: Option<i64>, rules: &Rules) -> Result<Option<u64>, Refusal> {
     let Some(seconds) = timeout else { return Ok(None) };
     if seconds < MIN_TIMEOUT_SECONDS {
-        let problem = format!("{seconds} is too short; use at least {MIN_TIMEOUT_SECONDS} seconds, or leave it out for no deadline");
+        let problem = format!(
+            "{seconds} is too short; use at least {MIN_TIMEOUT_SECONDS} seconds, or leave it out for no deadline"
+        );
         return Err(Refusal::invalid("timeout", problem));
     }
     if seconds > MAX_TIMEOUT_SECONDS {
-        return Err(Refusal::bad("timeout", format!("{seconds} seconds lead to a date that cannot be represented; leave it out for no deadline")));
+        return Err(Refusal::bad(
+            "timeout",
+            format!("{seconds} seconds lead to a date that cannot be represented; leave it out for no deadline"),
+        ));
     }
     let seconds = seconds.unsigned_abs();
     if let Some(max) = rules.max_timeout_seconds.filter(|max| seconds > *max) {
@@ -260,7 +279,10 @@ fn network_policy(policy: Option<NetworkPolicy>) -> Result<(), Refusal> {
             ));
         }
         Some(other) => {
-            return Err(Refusal::bad("networkPolicy.defaultAction", format!("\"{other}\" is unknown; use allow or deny")));
+            return Err(Refusal::bad(
+                "networkPolicy.defaultAction",
+                format!("\"{other}\" is unknown; use allow or deny"),
+            ));
         }
     }
     if policy.egress.is_some_and(|rules| !rules.is_empty()) {
@@ -288,7 +310,10 @@ fn env(env: BTreeMap<String, Option<String>>, entrypoint: &[String]) -> Result<B
             return Err(Refusal::invalid(field, "is reserved for the platform"));
         }
         if name.starts_with("OPENSANDBOX_EGRESS_") {
-            return Err(Refusal::unsupported(field, "sandboxes have no way out yet, so it would have no effect; leave it out"));
+            return Err(Refusal::unsupported(
+                field,
+                "sandboxes have no way out yet, so it would have no effect; leave it out",
+            ));
         }
         if name.len() + value.len() + 2 > MAX_STRING_BYTES {
             return Err(Refusal::bad(field, "is longer than the kernel takes (128 KiB); put the data into a file"));
@@ -297,7 +322,8 @@ fn env(env: BTreeMap<String, Option<String>>, entrypoint: &[String]) -> Result<B
         kept.insert(name, value);
     }
     if kept.len() > MAX_ENV_ENTRIES || bytes > MAX_EXEC_BYTES {
-        let problem = format!("at most {MAX_ENV_ENTRIES} entries and {MAX_EXEC_BYTES} bytes together with the entrypoint");
+        let problem =
+            format!("at most {MAX_ENV_ENTRIES} entries and {MAX_EXEC_BYTES} bytes together with the entrypoint");
         return Err(Refusal::bad("env", problem));
     }
     Ok(kept)
@@ -309,11 +335,18 @@ fn extensions(extensions: BTreeMap<String, String>) -> Result<BTreeMap<String, S
         let field = format!("extensions.{key}");
         match key.as_str() {
             "poolRef" => {
-                return Err(Refusal::new(400, code::UNSUPPORTED_POOL_REF, field, "pools do not exist here yet; name an image"));
+                return Err(Refusal::new(
+                    400,
+                    code::UNSUPPORTED_POOL_REF,
+                    field,
+                    "pools do not exist here yet; name an image",
+                ));
             }
             "access.renew.extend.seconds" => {
                 return match value.parse::<u32>() {
-                    Ok(300..=86_400) => Err(Refusal::unsupported(field, "renew on access does not exist here yet; renew by call")),
+                    Ok(300..=86_400) => {
+                        Err(Refusal::unsupported(field, "renew on access does not exist here yet; renew by call"))
+                    }
                     _ => Err(Refusal::bad(field, format!("\"{value}\" must be an integer from 300 to 86400"))),
                 };
             }

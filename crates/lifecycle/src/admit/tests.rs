@@ -98,7 +98,11 @@ fn one_wrong_value_for_every_field_names_it() {
         (json!({"credentialProxy": {"enabled": true}}), 422, "credentialProxy"),
         (json!({"credentialProxy": {"enabled": true}, "networkPolicy": {}}), 400, "credentialProxy"),
         (json!({"volumes": [{"name": "a", "mountPath": "/a"}]}), 400, "volumes[0]"),
-        (json!({"volumes": [{"name": "a", "mountPath": "/a", "host": {"path": "/var/run/docker.sock"}}]}), 400, "volumes[0].host"),
+        (
+            json!({"volumes": [{"name": "a", "mountPath": "/a", "host": {"path": "/var/run/docker.sock"}}]}),
+            400,
+            "volumes[0].host",
+        ),
         (json!({"volumes": [{"name": "a", "mountPath": "/a", "ossfs": {}}]}), 400, "volumes[0].ossfs"),
         (json!({"extensions": {"poolRef": "*"}}), 400, "extensions.poolRef"),
         (json!({"extensions": {"access.renew.extend.seconds": "5"}}), 400, "extensions.access.renew.extend.seconds"),
@@ -143,7 +147,8 @@ fn a_policy_that_denies_everything_is_what_there_is() {
 
 #[test]
 fn a_login_never_shows_in_debug_output() {
-    let admitted = try_admit(json!({"image": {"uri": "r/i", "auth": {"username": "u", "password": "hunter2"}}})).expect("ok");
+    let admitted =
+        try_admit(json!({"image": {"uri": "r/i", "auth": {"username": "u", "password": "hunter2"}}})).expect("ok");
     assert!(admitted.spec.private_pull);
     assert!(!format!("{admitted:?}").contains("hunter2"));
 }

@@ -79,8 +79,10 @@ fn pause_needs_running_and_resume_needs_paused() {
 
 #[test]
 fn a_failed_create_reads_without_its_family() {
-    let event =
-        Event::CreateFailed { code: "SANDBOX::SANDBOX_IMAGE_PULL_FAILED".to_owned(), message: "no such image".to_owned() };
+    let event = Event::CreateFailed {
+        code: "SANDBOX::SANDBOX_IMAGE_PULL_FAILED".to_owned(),
+        message: "no such image".to_owned(),
+    };
     assert_eq!(super::reason(&event), ("IMAGE_PULL_FAILED".to_owned(), "no such image".to_owned()));
 }
 

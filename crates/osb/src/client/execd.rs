@@ -25,7 +25,6 @@ pub struct Execd {
     headers: HeaderMap,
 }
 
-
 impl Execd {
     pub(super) fn new(client: Client, base: String, headers: HeaderMap) -> Self {
         Self { client, base, headers }
@@ -116,7 +115,10 @@ impl Execd {
     }
 
     /// Replaces text in files; tells how often in each.
-    pub async fn replace(&self, items: &BTreeMap<String, ReplaceItem>) -> Result<BTreeMap<String, ReplaceResult>, Failure> {
+    pub async fn replace(
+        &self,
+        items: &BTreeMap<String, ReplaceItem>,
+    ) -> Result<BTreeMap<String, ReplaceResult>, Failure> {
         self.client.json(self.request(Method::POST, "/files/replace?verbose=true").json(items), Patience::Usual).await
     }
 
@@ -161,7 +163,10 @@ impl Execd {
 
 /// The next piece of an answer's body.
 pub async fn piece(answer: &mut Response) -> Result<Option<bytes::Bytes>, Failure> {
-    answer.chunk().await.map_err(|error| Failure::new("STREAM_BROKEN", format!("the connection broke: {}", chain(&error))))
+    answer
+        .chunk()
+        .await
+        .map_err(|error| Failure::new("STREAM_BROKEN", format!("the connection broke: {}", chain(&error))))
 }
 
 /// A line that no content can hold.

@@ -84,7 +84,9 @@ async fn outcome(mut answer: Response, progress: &dyn Fn(&str)) -> Result<ImageI
         let bytes = piece(&mut answer).await?;
         let last = bytes.is_none();
         buffer.extend_from_slice(&bytes.unwrap_or_default());
-        while let Some(end) = buffer.iter().position(|byte| *byte == b'\n').or((last && !buffer.is_empty()).then_some(buffer.len())) {
+        while let Some(end) =
+            buffer.iter().position(|byte| *byte == b'\n').or((last && !buffer.is_empty()).then_some(buffer.len()))
+        {
             let line: Vec<u8> = buffer.drain(..(end + 1).min(buffer.len())).collect();
             match read(&line) {
                 Some(Line::Progress(text)) => progress(&text),

@@ -89,14 +89,22 @@ impl Client {
             // Without TLS the machine's 150 certificates need not be read at every start.
             builder = builder.tls_certs_only([]);
         }
-        let http = builder.build().map_err(|error| Failure::new("CLIENT", format!("set up HTTP: {}", chain(&error))))?;
+        let http =
+            builder.build().map_err(|error| Failure::new("CLIENT", format!("set up HTTP: {}", chain(&error))))?;
         let key = key.map(|key| {
             let mut value = HeaderValue::from_str(key)
                 .map_err(|_| Failure::usage("the API key holds characters that a header cannot carry"))?;
             value.set_sensitive(true);
             Ok::<_, Failure>(value)
         });
-        Ok(Self { http, base: url.trim_end_matches('/').to_owned(), key: key.transpose()?, timeout, server_proxy, verbose })
+        Ok(Self {
+            http,
+            base: url.trim_end_matches('/').to_owned(),
+            key: key.transpose()?,
+            timeout,
+            server_proxy,
+            verbose,
+        })
     }
 
     /// Whether a server answers there within this time.
@@ -132,7 +140,11 @@ impl Client {
         let answer = answer.map_err(|error| self.unreachable(&label, &error))?;
         if self.verbose {
             let elapsed = started.elapsed();
-            eprintln!("{label}: {} in {elapsed:.1?}, request {}", answer.status(), request_id(&answer).unwrap_or_default());
+            eprintln!(
+                "{label}: {} in {elapsed:.1?}, request {}",
+                answer.status(),
+                request_id(&answer).unwrap_or_default()
+            );
         }
         if answer.status().is_success() { Ok(answer) } else { Err(refusal(answer, &label, self.key.is_some()).await) }
     }
@@ -147,7 +159,8 @@ impl Client {
             .await
             .map_err(|_| bad(format!("{what}: the answer stopped half-way")))?
             .map_err(|error| bad(format!("{what}: {error}")))?;
-        serde_json::from_slice(&body).map_err(|error| bad(format!("{what}: the answer is not what it should be: {error}")))
+        serde_json::from_slice(&body)
+            .map_err(|error| bad(format!("{what}: the answer is not what it should be: {error}")))
     }
 
     fn too_slow(&self, label: &str, limit: Duration) -> Failure {

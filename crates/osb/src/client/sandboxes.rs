@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use protocol::lifecycle::{CreateSandboxRequest, Endpoint, ListSandboxesResponse, RenewRequest, RenewResponse, Sandbox};
+use protocol::lifecycle::{
+    CreateSandboxRequest, Endpoint, ListSandboxesResponse, RenewRequest, RenewResponse, Sandbox,
+};
 use reqwest::Method;
 use serde_json::Value;
 

@@ -57,7 +57,11 @@ pub fn run(ctx: &Context, command: &ConfigCommand) -> Outcome {
         };
         let rows = values.iter().map(|(name, value, source)| vec![(*name).to_owned(), text(value), source.to_string()]);
         let absent = if exists { "" } else { " (does not exist)" };
-        format!("{}file: {}{absent}\n", table::rows(&["key", "value", "source"], rows.collect()), settings.file.display())
+        format!(
+            "{}file: {}{absent}\n",
+            table::rows(&["key", "value", "source"], rows.collect()),
+            settings.file.display()
+        )
     })?;
     Ok(ExitCode::SUCCESS)
 }

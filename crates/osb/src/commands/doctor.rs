@@ -72,7 +72,8 @@ pub fn run(printer: &Printer) -> Outcome {
     let can_run = checks.iter().all(|check| check.verdict != Verdict::Missing);
     let mode = if rustix::process::geteuid().is_root() { "root" } else { "user" };
     let items: Vec<Value> = checks.iter().map(item).collect();
-    printer.document(&json!({ "can_run": can_run, "mode": mode, "checks": items }), || people(&checks, can_run, mode))?;
+    printer
+        .document(&json!({ "can_run": can_run, "mode": mode, "checks": items }), || people(&checks, can_run, mode))?;
     Ok(if can_run { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -87,7 +88,8 @@ fn item(check: &Check) -> Value {
 fn people(checks: &[Check], can_run: bool, mode: &str) -> String {
     let row = |check: &Check| vec![check.name.to_owned(), check.verdict.name().to_owned(), check.found.clone()];
     let mut text = table::rows(&["what", "verdict", "found"], checks.iter().map(row).collect());
-    let remedies: Vec<_> = checks.iter().filter_map(|check| check.remedy.as_ref().map(|how| (check.name, how))).collect();
+    let remedies: Vec<_> =
+        checks.iter().filter_map(|check| check.remedy.as_ref().map(|how| (check.name, how))).collect();
     if !remedies.is_empty() {
         text.push_str("\nto do:\n");
         for (name, how) in remedies {

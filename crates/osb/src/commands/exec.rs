@@ -183,7 +183,8 @@ impl Sink {
             }
             Self::Kept(captured) => {
                 if captured.stdout.len() + captured.stderr.len() + text.len() > MAX_CAPTURE_BYTES {
-                    let message = format!("the output is larger than {MAX_CAPTURE_BYTES} bytes, too much for one document");
+                    let message =
+                        format!("the output is larger than {MAX_CAPTURE_BYTES} bytes, too much for one document");
                     return Err(Failure::new("OUTPUT_TOO_LARGE", message).hint("stream it with -o raw"));
                 }
                 match stream {

@@ -20,7 +20,9 @@ use crate::units;
 #[derive(Subcommand, Debug)]
 pub enum FileCommand {
     /// Write the bytes of files to standard output
-    #[command(after_help = "Example:\n  osb file cat ID /etc/os-release\n  osb file cat ID /var/log/big.log --offset 1000 --limit 50")]
+    #[command(
+        after_help = "Example:\n  osb file cat ID /etc/os-release\n  osb file cat ID /var/log/big.log --offset 1000 --limit 50"
+    )]
     Cat {
         /// The sandbox
         id: String,
@@ -35,7 +37,9 @@ pub enum FileCommand {
         limit: Option<u64>,
     },
     /// Write text or standard input into a file
-    #[command(after_help = "Examples:\n  osb file write ID /tmp/a.txt -c 'hello'\n  make | osb file write ID /tmp/log --mode 600")]
+    #[command(
+        after_help = "Examples:\n  osb file write ID /tmp/a.txt -c 'hello'\n  make | osb file write ID /tmp/log --mode 600"
+    )]
     Write {
         /// The sandbox
         id: String,
@@ -48,7 +52,9 @@ pub enum FileCommand {
         owner: Owner,
     },
     /// Copy a file or, with -r, a directory into a sandbox
-    #[command(after_help = "Examples:\n  osb file upload ID ./data.csv /tmp/data.csv\n  osb file upload ID -r ./project /workspace/project")]
+    #[command(
+        after_help = "Examples:\n  osb file upload ID ./data.csv /tmp/data.csv\n  osb file upload ID -r ./project /workspace/project"
+    )]
     Upload {
         /// The sandbox
         id: String,
@@ -63,7 +69,9 @@ pub enum FileCommand {
         owner: Owner,
     },
     /// Copy a file or, with -r, a directory out of a sandbox
-    #[command(after_help = "Examples:\n  osb file download ID /tmp/result.json .\n  osb file download ID /tmp/big.tar - | tar x\n  osb file download ID -r /workspace ./out")]
+    #[command(
+        after_help = "Examples:\n  osb file download ID /tmp/result.json .\n  osb file download ID /tmp/big.tar - | tar x\n  osb file download ID -r /workspace ./out"
+    )]
     Download {
         /// The sandbox
         id: String,

@@ -23,7 +23,9 @@ const SHORT_ID: usize = 12;
 #[derive(Subcommand, Debug)]
 pub enum ImageCommand {
     /// Fetch an image from its registry
-    #[command(after_help = "Examples:\n  osb image pull alpine\n  osb image pull registry.example.com/team/app:1 --username me --password - < token")]
+    #[command(
+        after_help = "Examples:\n  osb image pull alpine\n  osb image pull registry.example.com/team/app:1 --username me --password - < token"
+    )]
     Pull {
         /// Name of the image
         name: String,
@@ -82,12 +84,17 @@ pub async fn run(ctx: &Context, command: &ImageCommand) -> Outcome {
             let image = if archive.as_os_str() == "-" {
                 client.import_image(name.as_deref(), pieces(tokio::io::stdin(), bar.bar()), &say).await?
             } else {
-                let file = tokio::fs::File::open(archive).await.map_err(|error| Failure::file("read", archive, &error))?;
+                let file =
+                    tokio::fs::File::open(archive).await.map_err(|error| Failure::file("read", archive, &error))?;
                 client.import_image(name.as_deref(), pieces(file, bar.bar()), &say).await?
             };
             drop(bar);
             ctx.printer.document(&to_value(&image), || {
-                format!("{} is here: {}", image.references.first().map_or("the image", String::as_str), short(&image.id))
+                format!(
+                    "{} is here: {}",
+                    image.references.first().map_or("the image", String::as_str),
+                    short(&image.id)
+                )
             })?;
         }
         ImageCommand::List => {

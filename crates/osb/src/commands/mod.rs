@@ -68,7 +68,9 @@ impl Rows {
             let text = |row: &Value, name: &str| row[name].as_str().unwrap_or_default().to_owned();
             let line = |row: &Value| {
                 let target = row.as_object().and_then(|row| {
-                    row.iter().find(|(key, _)| matches!(key.as_str(), "id" | "path" | "reference")).map(|(_, value)| value)
+                    row.iter()
+                        .find(|(key, _)| matches!(key.as_str(), "id" | "path" | "reference"))
+                        .map(|(_, value)| value)
                 });
                 let target = target.and_then(Value::as_str).unwrap_or_default().to_owned();
                 let message = [text(row, "message"), text(&row["error"], "message")].concat();
@@ -107,7 +109,11 @@ impl Progress {
     }
 
     fn draw(printer: &Printer, bar: ProgressBar, template: &str, text: &str) -> Self {
-        bar.set_draw_target(if printer.may_draw() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() });
+        bar.set_draw_target(if printer.may_draw() {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        });
         bar.set_style(ProgressStyle::with_template(template).expect("the template is constant and valid"));
         bar.set_message(text.to_owned());
         if printer.may_draw() {

@@ -33,10 +33,12 @@ const READY_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Arguments of `osb run`.
 #[derive(Args, Debug)]
-#[command(after_help = "The exit code is the command's own; 128+n when signal n ended it, 127 when there is no such program,\n\
+#[command(
+    after_help = "The exit code is the command's own; 128+n when signal n ended it, 127 when there is no such program,\n\
 125 when it could not be run at all. Standard input is not passed on.\n\n\
 Examples:\n  osb run -- python3 -c 'print(6*7)'\n  osb run --image alpine --memory 256Mi --timeout 1m -- sh -c 'cat /etc/os-release'\n  \
-osb run -e GREETING=hello --keep -- sh -c 'echo $GREETING > /tmp/file'")]
+osb run -e GREETING=hello --keep -- sh -c 'echo $GREETING > /tmp/file'"
+)]
 pub struct RunArgs {
     /// Image: a name to pull, or `host` for this machine's own programs
     #[arg(short, long)]
@@ -261,4 +263,3 @@ impl Server {
         }
     }
 }
-

@@ -119,8 +119,10 @@ pub enum SandboxCommand {
 
 /// Arguments of `osb sandbox create`.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  osb sandbox create\n  osb sandbox create -i python:3.12 -t 1h -e DEBUG=1 -m team=blue --memory 1Gi --cpu 2\n  \
-osb sandbox create -f request.json -o json")]
+#[command(
+    after_help = "Examples:\n  osb sandbox create\n  osb sandbox create -i python:3.12 -t 1h -e DEBUG=1 -m team=blue --memory 1Gi --cpu 2\n  \
+osb sandbox create -f request.json -o json"
+)]
 pub struct CreateArgs {
     /// Image: a name to pull, or `host` for this machine's own programs
     #[arg(short, long)]
@@ -266,7 +268,9 @@ async fn create(ctx: &Context, args: &CreateArgs) -> Outcome {
         if let Err(failure) = ready {
             return Err(match failure.hint {
                 Some(_) => failure,
-                None => failure.hint(format!("`osb sandbox events {id}` tells more; `osb sandbox kill {id}` removes what is left")),
+                None => failure.hint(format!(
+                    "`osb sandbox events {id}` tells more; `osb sandbox kill {id}` removes what is left"
+                )),
             });
         }
         sandbox = client.get(&id).await?;
@@ -286,7 +290,9 @@ fn request(ctx: &Context, args: &CreateArgs) -> Result<CreateSandboxRequest, Fai
         request.snapshot_id = Some(id.clone());
     } else if let Some(id) = &args.template {
         request.template_id = Some(id.clone());
-    } else if args.image.is_some() || (request.image.is_none() && request.snapshot_id.is_none() && request.template_id.is_none()) {
+    } else if args.image.is_some()
+        || (request.image.is_none() && request.snapshot_id.is_none() && request.template_id.is_none())
+    {
         let auth = match (&args.image_auth_username, &args.image_auth_password) {
             (Some(username), Some(password)) => {
                 Some(ImageAuth { username: Some(username.clone()), password: Some(super::image::password(password)?) })
@@ -371,7 +377,10 @@ async fn list(ctx: &Context, args: &ListArgs) -> Result<(), Failure> {
         if pagination.has_next_page {
             text.push_str(&format!(
                 "page {} of {}, {} in all: --page {} shows the next\n",
-                pagination.page, pagination.total_pages, pagination.total_items, pagination.page + 1
+                pagination.page,
+                pagination.total_pages,
+                pagination.total_items,
+                pagination.page + 1
             ));
         }
         text
@@ -414,7 +423,8 @@ async fn health(ctx: &Context, id: &str) -> Outcome {
     if let Some(reason) = &reason {
         value["message"] = json!(reason);
     }
-    ctx.printer.document(&value, || reason.map_or_else(|| "healthy".into(), |reason| format!("not healthy: {reason}")))?;
+    ctx.printer
+        .document(&value, || reason.map_or_else(|| "healthy".into(), |reason| format!("not healthy: {reason}")))?;
     Ok(if healthy.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

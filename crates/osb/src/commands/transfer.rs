@@ -282,7 +282,9 @@ fn child_name<'a>(directory: &str, path: &'a str) -> Result<&'a str, Failure> {
     path.strip_prefix(directory)
         .and_then(|rest| rest.strip_prefix('/'))
         .filter(|name| !name.is_empty() && !name.contains(['/', '\0']) && *name != "." && *name != "..")
-        .ok_or_else(|| Failure::new("BAD_ANSWER", format!("the listing of {directory} names {path}, which is not in it")))
+        .ok_or_else(|| {
+            Failure::new("BAD_ANSWER", format!("the listing of {directory} names {path}, which is not in it"))
+        })
 }
 
 /// The last part of a remote path.

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use runtime_native::{NativeRuntime, Settings, wire};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::thread::{Gid, Uid};
-use runtime_native::{NativeRuntime, Settings, wire};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use server::{Config, Database, Options};
@@ -77,7 +77,8 @@ pub fn run(args: &ServerArgs, global: &Global) -> ExitCode {
 
 fn start(args: &ServerArgs, global: &Global, control: std::os::fd::BorrowedFd<'_>) -> Result<(), Failure> {
     let mut buffer = Vec::new();
-    let received = wire::receive_bytes(control, &mut buffer, RecvFlags::empty()).map_err(|errno| lost("receive", errno))?;
+    let received =
+        wire::receive_bytes(control, &mut buffer, RecvFlags::empty()).map_err(|errno| lost("receive", errno))?;
     let (bytes, fds) = received.ok_or_else(|| lost("receive", Errno::PIPE))?;
     let Ok(ToApi::Boot(boot)) = serde_json::from_slice(bytes) else {
         return Err(lost("read the first message", Errno::PROTO));
@@ -108,7 +109,13 @@ fn become_nobody(id: u32) -> Result<(), Errno> {
     rustix::thread::set_no_new_privs(true)
 }
 
-async fn serve(config: Config, boot: Boot, listener: TcpListener, jailer: OwnedFd, control: OwnedFd) -> Result<(), Failure> {
+async fn serve(
+    config: Config,
+    boot: Boot,
+    listener: TcpListener,
+    jailer: OwnedFd,
+    control: OwnedFd,
+) -> Result<(), Failure> {
     let (runtime, images) = runtime(&config, &boot.data_dir, jailer, None).await?;
     let options = Options {
         database: Database::File(config.store.path.clone().unwrap_or_else(|| boot.data_dir.join("server/osb.db"))),
@@ -118,7 +125,8 @@ async fn serve(config: Config, boot: Boot, listener: TcpListener, jailer: OwnedF
         leased: false,
     };
     let listener = listen(listener)?;
-    wire::send(control.as_fd(), &FromApi::Ready, &[], SendFlags::empty()).map_err(|errno| lost("say that it is ready", errno))?;
+    wire::send(control.as_fd(), &FromApi::Ready, &[], SendFlags::empty())
+        .map_err(|errno| lost("say that it is ready", errno))?;
     let stop = stopped(control, runtime.clone());
     server::serve(options, runtime, Some(images), listener, stop)
         .await
@@ -143,7 +151,8 @@ pub async fn runtime(
         lease,
     };
     let runtime = NativeRuntime::connect(jailer, settings).await;
-    let runtime = runtime.map_err(|failure| Failure::new("START_FAILED", failure.message).hint("`osb doctor` shows what is missing"))?;
+    let runtime = runtime
+        .map_err(|failure| Failure::new("START_FAILED", failure.message).hint("`osb doctor` shows what is missing"))?;
     let images = runtime.images().clone();
     Ok((Arc::new(runtime), images))
 }
@@ -174,7 +183,9 @@ async fn stopped(control: OwnedFd, runtime: Arc<NativeRuntime>) {
         };
         match wire::receive_bytes(control.get_ref().as_fd(), &mut buffer, RecvFlags::DONTWAIT) {
             Ok(Some((bytes, mut fds))) => {
-                if matches!(serde_json::from_slice(bytes), Ok(ToApi::Jailer)) && let Some(socket) = fds.pop() {
+                if matches!(serde_json::from_slice(bytes), Ok(ToApi::Jailer))
+                    && let Some(socket) = fds.pop()
+                {
                     tracing::info!("another jailer took over");
                     runtime.replace(socket);
                 }

@@ -76,7 +76,10 @@ pub fn locate() -> Result<PathBuf, Failure> {
     variable("XDG_DATA_HOME")
         .or_else(|| variable("HOME").map(|home| home.join(".local/share")))
         .map(|base| base.join("osb"))
-        .ok_or_else(|| Failure::new("NO_DATA_DIR", "neither HOME nor XDG_DATA_HOME is set").hint("set OSB_DATA_DIR to a directory of yours"))
+        .ok_or_else(|| {
+            Failure::new("NO_DATA_DIR", "neither HOME nor XDG_DATA_HOME is set")
+                .hint("set OSB_DATA_DIR to a directory of yours")
+        })
 }
 
 impl DataDir {
@@ -221,8 +224,13 @@ fn take(lock: &File, root: &Path) -> Result<(), Failure> {
 }
 
 fn make_dir(path: &Path, mode: u32) -> Result<(), Failure> {
-    DirBuilder::new().recursive(true).mode(mode).create(path).map_err(|error| Failure::file("make directory", path, &error))?;
-    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|error| Failure::file("set the mode of", path, &error))
+    DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(path)
+        .map_err(|error| Failure::file("make directory", path, &error))?;
+    fs::set_permissions(path, Permissions::from_mode(mode))
+        .map_err(|error| Failure::file("set the mode of", path, &error))
 }
 
 fn read_or_make(path: &Path, make: impl FnOnce() -> String) -> Result<String, Failure> {

@@ -1,7 +1,7 @@
 //! A server inside this process, for `osb run` where none runs: rows in memory, sandboxes that end with it.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::Stdio;
@@ -64,7 +64,8 @@ impl Guard for Embedded {
 /// When the machine cannot run sandboxes, with what is missing.
 pub async fn start() -> Result<Engine, Failure> {
     let root = data_dir::locate()?;
-    let (config, _) = server::config::load(&Sources::default()).map_err(|error| Failure::new("CONFIG", with_causes(&error)))?;
+    let (config, _) =
+        server::config::load(&Sources::default()).map_err(|error| Failure::new("CONFIG", with_causes(&error)))?;
     let (part, lock) = data_dir::make_embedded(&root)?;
     let (ours, theirs) = wire::pair().map_err(|errno| failed("make the jailer's socket", errno.into()))?;
     let jailer = jailer::command(&part, Identity::Same, DISK_STOCK)?
@@ -74,7 +75,8 @@ pub async fn start() -> Result<Engine, Failure> {
     let (lease, writer) = std::io::pipe().map_err(|error| failed("make the lease", error))?;
     let (runtime, images) = api::runtime(&config, &part, ours, Some(lease.into())).await?;
 
-    let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).map_err(|error| failed("listen on loopback", error))?;
+    let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+        .map_err(|error| failed("listen on loopback", error))?;
     let address = listener.local_addr().map_err(|error| failed("read the listening address", error))?;
     let listener = api::listen(listener)?;
     let key = data_dir::random_key();

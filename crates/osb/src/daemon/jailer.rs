@@ -14,7 +14,8 @@ use crate::failure::Failure;
 /// A command that starts a jailer; its standard input must become the request socket. Nothing secret is in its
 /// arguments, and its environment is empty but for the search path of the few programs that it runs.
 pub fn command(data_dir: &Path, api: Identity, disk_stock: usize) -> Result<Command, Failure> {
-    let program = std::env::current_exe().map_err(|error| Failure::new("START_FAILED", format!("find this program: {error}")))?;
+    let program =
+        std::env::current_exe().map_err(|error| Failure::new("START_FAILED", format!("find this program: {error}")))?;
     let mut config = JailerConfig::new(data_dir);
     config.disk_stock = disk_stock;
     if let Identity::Own { id } = api {

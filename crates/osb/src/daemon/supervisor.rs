@@ -9,9 +9,9 @@ use std::path::Path;
 use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::net::{RecvFlags, SendFlags};
 use runtime_native::jailer::JailerConfig;
 use runtime_native::wire;
+use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
@@ -242,8 +242,11 @@ async fn pause_if_short(started: Instant, failed_starts: &mut u32, who: &str) ->
     }
     *failed_starts += 1;
     if *failed_starts > MAX_FAILED_STARTS {
-        return Err(Failure::new("START_FAILED", format!("the {who} ended {failed_starts} times right after its start"))
-            .hint("the log above says why"));
+        return Err(Failure::new(
+            "START_FAILED",
+            format!("the {who} ended {failed_starts} times right after its start"),
+        )
+        .hint("the log above says why"));
     }
     if *failed_starts > 1 {
         tokio::time::sleep(RESTART_PAUSE * (*failed_starts - 1)).await;

@@ -77,12 +77,7 @@ fn read(dir: &Path) -> Option<LocalServer> {
     }
     let (protocol, domain) = announcement.url.split_once("://")?;
     let api_key = read_small(&dir.join("api-key")).map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
-    Some(LocalServer {
-        domain: domain.trim_end_matches('/').to_owned(),
-        protocol: protocol.to_owned(),
-        file,
-        api_key,
-    })
+    Some(LocalServer { domain: domain.trim_end_matches('/').to_owned(), protocol: protocol.to_owned(), file, api_key })
 }
 
 fn read_small(path: &Path) -> Option<String> {

@@ -109,8 +109,8 @@ impl Settings {
 
         let flag = (global.use_server_proxy || global.no_use_server_proxy).then_some(global.use_server_proxy);
         let mut domain = at.text(global.domain.as_ref(), "OPEN_SANDBOX_DOMAIN", file.connection.domain.as_ref());
-        let mut protocol = at
-            .text(global.protocol.as_ref(), "OPEN_SANDBOX_PROTOCOL", file.connection.protocol.as_ref());
+        let mut protocol =
+            at.text(global.protocol.as_ref(), "OPEN_SANDBOX_PROTOCOL", file.connection.protocol.as_ref());
         // An address may be a whole URL; its scheme is as explicit as the address itself.
         if let Some(setting) = &mut domain
             && let Some((scheme, rest)) = setting.value.split_once("://")
@@ -173,7 +173,10 @@ impl Settings {
                     at.text(None, "OPEN_SANDBOX_OUTPUT", file.output.format.as_ref()),
                     Format::Table,
                     "output format",
-                    |text| clap::ValueEnum::from_str(text, true).map_err(|_| format!("`{text}` is none of table, json, yaml, raw")),
+                    |text| {
+                        clap::ValueEnum::from_str(text, true)
+                            .map_err(|_| format!("`{text}` is none of table, json, yaml, raw"))
+                    },
                 )?,
             },
             color: if global.no_color {

@@ -15,7 +15,8 @@ fn settle(global: Global, env: &[(&str, &str)], file: &str) -> Result<Settings, 
     Settings::resolve(&global, &|name| env.get(name).cloned())
 }
 
-const FILE: &str = "[connection]\ndomain = 'file:1'\nrequest_timeout = 7\nuse_server_proxy = true\n[defaults]\ntimeout = 'none'\n";
+const FILE: &str =
+    "[connection]\ndomain = 'file:1'\nrequest_timeout = 7\nuse_server_proxy = true\n[defaults]\ntimeout = 'none'\n";
 
 #[test]
 fn os_120_flag_goes_before_environment_before_file_before_default() {

@@ -56,7 +56,8 @@ impl Server {
         let home = tempfile::tempdir().expect("a directory");
         let (execd, execd_address) = start_execd(&home);
         let memory = Arc::new(Mutex::new(Memory { execd: execd_address, ..Memory::default() }));
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
         let (tell, told) = mpsc::channel();
         let app = router(memory.clone());
         runtime.spawn(async move {
@@ -204,7 +205,9 @@ fn admit(memory: &Shared, method: &Method, uri: &Uri, headers: &HeaderMap, body:
     memory.requests.push((method.to_string(), uri.to_string(), body.to_owned()));
     match headers.get("open-sandbox-api-key") {
         Some(key) if key == KEY => Ok(()),
-        Some(_) => Err(Box::new(refuse(StatusCode::UNAUTHORIZED, "INVALID_API_KEY", "the API key is not this server's"))),
+        Some(_) => {
+            Err(Box::new(refuse(StatusCode::UNAUTHORIZED, "INVALID_API_KEY", "the API key is not this server's")))
+        }
         None => Err(Box::new(refuse(StatusCode::UNAUTHORIZED, "MISSING_API_KEY", "no API key was sent"))),
     }
 }

@@ -191,7 +191,13 @@ impl Pipes {
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&input));
         let input = rustix::fs::open(path, both, rustix::fs::Mode::empty()).op("open the console for both")?;
         let console = (output, input);
-        Ok(Self { control: wire::pair().op("make a socket pair")?, errors: pipe()?, status: pipe()?, console, boot: pipe()? })
+        Ok(Self {
+            control: wire::pair().op("make a socket pair")?,
+            errors: pipe()?,
+            status: pipe()?,
+            console,
+            boot: pipe()?,
+        })
     }
 }
 
@@ -200,7 +206,9 @@ fn make(jail: &Jail, order: Order) -> Result<(Live, Receipt)> {
     let deadline = started + Duration::from_millis(order.plan.start_deadline_ms);
     let plan = &order.plan;
     let slot = match jail.mode {
-        Mode::Root => Some(idrange::claim(&jail.paths.id_slots(), &jail.paths.sandbox(&plan.id), jail.slot_hint, &jail.foreign)?),
+        Mode::Root => {
+            Some(idrange::claim(&jail.paths.id_slots(), &jail.paths.sandbox(&plan.id), jail.slot_hint, &jail.foreign)?)
+        }
         Mode::User => None,
     };
     let group = jail.group(&plan.id);
@@ -293,8 +301,9 @@ fn with_identity<T>(slot: Option<Slot>, action: impl FnOnce() -> T) -> Result<T>
 fn listen(jail: &Jail, id: &SandboxId) -> Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
     let path = jail.paths.socket(id);
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
-        .op("make execd's socket")?;
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+            .op("make execd's socket")?;
     let (name, _directory) = crate::paths::socket_name(&path).op("name execd's socket")?;
     bind(&socket, &SocketAddrUnix::new(&name).op("name execd's socket")?).op("bind execd's socket")?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).op("protect execd's socket")?;
@@ -434,7 +443,12 @@ fn boot_execd(boot: OwnedFd, plan: &Plan, control: BorrowedFd<'_>, to: OwnedFd, 
 
 /// Waits until execd has said that it is ready and has answered one request, by which time it has also tried to
 /// start the main process.
-fn await_execd(status: &mut StatusReader, init: BorrowedFd<'_>, socket: &std::path::Path, deadline: Instant) -> Result<()> {
+fn await_execd(
+    status: &mut StatusReader,
+    init: BorrowedFd<'_>,
+    socket: &std::path::Path,
+    deadline: Instant,
+) -> Result<()> {
     while !status.ready() {
         let ended = {
             let mut fds = vec![PollFd::from_borrowed_fd(init, PollFlags::IN)];

@@ -12,8 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Pid;
 
-use super::watch::{self, Disk};
 use super::Jail;
+use super::watch::{self, Disk};
 use crate::cgroup::Freeze;
 use crate::error::{Context, Failure, Kind, Result};
 use crate::idrange;

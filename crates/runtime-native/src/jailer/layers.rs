@@ -92,7 +92,8 @@ fn confine(jail: &Jail) -> Result<()> {
     }
     set_no_new_privs(true).op("set no_new_privs")?;
     let abi = ABI::V3;
-    let layers = PathFd::new(jail.paths.layers()).map_err(|error| Failure::internal(format!("open the layers: {error}")))?;
+    let layers =
+        PathFd::new(jail.paths.layers()).map_err(|error| Failure::internal(format!("open the layers: {error}")))?;
     let mut random = Vec::new();
     for path in RANDOM_SOURCES {
         random.extend(PathFd::new(path).ok().map(|fd| PathBeneath::new(fd, AccessFs::ReadFile)));

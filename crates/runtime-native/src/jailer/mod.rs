@@ -211,10 +211,7 @@ impl Jailer {
         loop {
             self.stock.refill(&self.jail);
             let (request, child, disk, orphaned) = {
-                let mut fds = vec![
-                    PollFd::new(&self.socket, PollFlags::IN),
-                    PollFd::new(&self.signals, PollFlags::IN),
-                ];
+                let mut fds = vec![PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
                 fds.extend(self.stock.incoming().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
                 let monitors = fds.len();
                 fds.extend(self.foreign.iter().map(|foreign| PollFd::new(&foreign.process, PollFlags::IN)));
@@ -281,12 +278,21 @@ impl Jailer {
     }
 
     /// Does one request's work in its own process.
-    fn work(&self, request: Request, announced: create::Announced, reply: OwnedFd, fds: Vec<OwnedFd>, disk: Option<Disk>) -> ! {
+    fn work(
+        &self,
+        request: Request,
+        announced: create::Announced,
+        reply: OwnedFd,
+        fds: Vec<OwnedFd>,
+        disk: Option<Disk>,
+    ) -> ! {
         let mut keep = vec![0, 1, 2, reply.as_raw_fd(), self.jail.execd.as_raw_fd()];
         keep.extend(fds.iter().map(AsRawFd::as_raw_fd));
         keep.extend(disk.iter().map(|disk| disk.mount.as_raw_fd()));
         sys::close_all_except(&keep);
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| perform(&self.jail, request, announced, reply, fds, disk)));
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            perform(&self.jail, request, announced, reply, fds, disk)
+        }));
         std::process::exit(if done.is_ok() { 0 } else { 101 })
     }
 

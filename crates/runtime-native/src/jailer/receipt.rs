@@ -17,24 +17,75 @@ use crate::probe;
 use crate::wire::Plan;
 
 /// Namespaces that every sandbox has of its own: name in /proc and name in the receipt.
-const NAMESPACES: &[(&str, &str)] =
-    &[("user", "user"), ("mnt", "mount"), ("pid", "pid"), ("ipc", "ipc"), ("uts", "uts"), ("net", "net"), ("cgroup", "cgroup")];
+const NAMESPACES: &[(&str, &str)] = &[
+    ("user", "user"),
+    ("mnt", "mount"),
+    ("pid", "pid"),
+    ("ipc", "ipc"),
+    ("uts", "uts"),
+    ("net", "net"),
+    ("cgroup", "cgroup"),
+];
 /// Names of capabilities by number.
 const CAPABILITIES: &[&str] = &[
-    "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
-    "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER", "SYS_MODULE",
-    "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN", "SYS_BOOT", "SYS_NICE", "SYS_RESOURCE", "SYS_TIME",
-    "SYS_TTY_CONFIG", "MKNOD", "LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP", "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG",
-    "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF", "CHECKPOINT_RESTORE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "DAC_READ_SEARCH",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "SETGID",
+    "SETUID",
+    "SETPCAP",
+    "LINUX_IMMUTABLE",
+    "NET_BIND_SERVICE",
+    "NET_BROADCAST",
+    "NET_ADMIN",
+    "NET_RAW",
+    "IPC_LOCK",
+    "IPC_OWNER",
+    "SYS_MODULE",
+    "SYS_RAWIO",
+    "SYS_CHROOT",
+    "SYS_PTRACE",
+    "SYS_PACCT",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_NICE",
+    "SYS_RESOURCE",
+    "SYS_TIME",
+    "SYS_TTY_CONFIG",
+    "MKNOD",
+    "LEASE",
+    "AUDIT_WRITE",
+    "AUDIT_CONTROL",
+    "SETFCAP",
+    "MAC_OVERRIDE",
+    "MAC_ADMIN",
+    "SYSLOG",
+    "WAKE_ALARM",
+    "BLOCK_SUSPEND",
+    "AUDIT_READ",
+    "PERFMON",
+    "BPF",
+    "CHECKPOINT_RESTORE",
 ];
 /// Rounding that the kernel's page size brings into a memory limit.
 const PAGE_BYTES: u64 = 4096;
 
 /// Reads everything back and compares it with the plan.
-pub fn read(jail: &Jail, plan: &Plan, pid: Pid, slot: Option<Slot>, group: Option<&Group>, disk: Option<&OwnedFd>) -> Result<Receipt> {
+pub fn read(
+    jail: &Jail,
+    plan: &Plan,
+    pid: Pid,
+    slot: Option<Slot>,
+    group: Option<&Group>,
+    disk: Option<&OwnedFd>,
+) -> Result<Receipt> {
     let process = format!("/proc/{}", pid.as_raw_nonzero());
     let status = fs::read_to_string(format!("{process}/status")).op("read back the sandbox's status")?;
-    let field = |name: &str| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim_start_matches(':').trim()));
+    let field =
+        |name: &str| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim_start_matches(':').trim()));
     let effective = field("CapEff").and_then(|hex| u64::from_str_radix(hex, 16).ok());
     let effective = effective.ok_or_else(|| Failure::internal("read back CapEff"))?;
     let namespaces = own_namespaces(jail, &process)?;
@@ -154,7 +205,9 @@ fn compare(receipt: &Receipt, plan: &Plan, slot: Option<Slot>, effective: u64, r
         return less("another id range".to_owned());
     }
     let options = root.split(' ').nth(5).unwrap_or("");
-    if !root.contains(" - overlay ") || !["nosuid", "nodev"].iter().all(|flag| options.split(',').any(|word| word == *flag)) {
+    if !root.contains(" - overlay ")
+        || !["nosuid", "nodev"].iter().all(|flag| options.split(',').any(|word| word == *flag))
+    {
         return less(format!("a root file system with {options}"));
     }
     let rows = [

@@ -44,7 +44,10 @@ impl Stock {
 
     /// Starts helpers as long as disks are missing.
     pub fn refill(&mut self, jail: &Jail) {
-        while self.failures < FAILURES && self.helpers.len() < HELPERS && self.ready.len() + self.helpers.len() < self.target {
+        while self.failures < FAILURES
+            && self.helpers.len() < HELPERS
+            && self.ready.len() + self.helpers.len() < self.target
+        {
             let Ok((ours, theirs)) = wire::pair() else { return };
             match sys::fork() {
                 Ok(Forked::Parent(pid)) => {

@@ -106,7 +106,9 @@ impl Ranges {
                 (ours && count >= WANTED_IDS).then_some((first, count.min(WANTED_IDS)))
             })
         };
-        let program = |name: &str| ["/usr/bin", "/bin"].map(|dir| Path::new(dir).join(name)).into_iter().find(|path| path.exists());
+        let program = |name: &str| {
+            ["/usr/bin", "/bin"].map(|dir| Path::new(dir).join(name)).into_iter().find(|path| path.exists())
+        };
         Some(Self {
             uids: range("/etc/subuid")?,
             gids: range("/etc/subgid")?,

@@ -219,7 +219,9 @@ pub fn judge(end: ChildEnd, said: Option<&StatusLine>, counters: Counters, disk:
         _ => signal,
     };
     if signal == Some(libc::SIGKILL) && counters.oom_kills > 0 {
-        let limit = limits.memory_bytes.map_or("the machine's memory".to_owned(), |bytes| format!("the limit of {bytes} bytes"));
+        let limit = limits
+            .memory_bytes
+            .map_or("the machine's memory".to_owned(), |bytes| format!("the limit of {bytes} bytes"));
         return Exit::Oom { detail: format!("memory reached {limit} and the kernel ended the main process") };
     }
     let failed = signal.is_some() || code != Some(0);
@@ -230,13 +232,16 @@ pub fn judge(end: ChildEnd, said: Option<&StatusLine>, counters: Counters, disk:
         return Exit::Pids { code: code_or_none, detail };
     }
     if failed && disk == Disk::Full {
-        let limit = limits.disk_bytes.map_or("its default size".to_owned(), |bytes| format!("the limit of {bytes} bytes"));
+        let limit =
+            limits.disk_bytes.map_or("its default size".to_owned(), |bytes| format!("the limit of {bytes} bytes"));
         return Exit::Disk { code: code_or_none, detail: format!("the disk was full at {limit}") };
     }
     match (signal, code) {
         (Some(signal), _) => Exit::Signaled { signal },
         (None, Some(code)) => Exit::Exited { code },
-        (None, None) => Exit::Unknown { detail: "the process that waits for its end was killed before it could record it".to_owned() },
+        (None, None) => Exit::Unknown {
+            detail: "the process that waits for its end was killed before it could record it".to_owned(),
+        },
     }
 }
 

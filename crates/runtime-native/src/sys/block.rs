@@ -83,8 +83,7 @@ pub fn attach_loop(image: &File) -> Result<LoopDevice, Errno> {
 pub fn shutdown_filesystem(directory: BorrowedFd<'_>) -> Result<(), Errno> {
     let mode = SHUTDOWN_NO_LOG_FLUSH;
     // SAFETY: the kernel reads one `u32`, which lives across the call.
-    check(unsafe { libc::ioctl(directory.as_raw_fd(), FS_IOC_SHUTDOWN as _, &raw const mode) }.into())
-        .map(drop)
+    check(unsafe { libc::ioctl(directory.as_raw_fd(), FS_IOC_SHUTDOWN as _, &raw const mode) }.into()).map(drop)
 }
 
 fn errno(error: std::io::Error) -> Errno {

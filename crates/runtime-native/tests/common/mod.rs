@@ -139,7 +139,8 @@ impl Jailer {
     /// Waits until the sandbox's directory is gone, which is the last but one step of its removal, and then for it all.
     pub fn wait_absent(&self, id: &SandboxId) {
         let watch = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC).expect("inotify");
-        rustix::fs::inotify::add_watch(&watch, self.paths.id_slots(), rustix::fs::inotify::WatchFlags::DELETE).expect("watch");
+        rustix::fs::inotify::add_watch(&watch, self.paths.id_slots(), rustix::fs::inotify::WatchFlags::DELETE)
+            .expect("watch");
         let deadline = Instant::now() + DEADLINE;
         while self.list().contains(id) {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -184,7 +185,8 @@ impl Jailer {
     /// Waits for the announced exit.
     pub fn wait_end(&self, id: &SandboxId) -> Seen {
         let watch = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC).expect("inotify");
-        rustix::fs::inotify::add_watch(&watch, self.paths.exits(), rustix::fs::inotify::WatchFlags::CREATE).expect("watch");
+        rustix::fs::inotify::add_watch(&watch, self.paths.exits(), rustix::fs::inotify::WatchFlags::CREATE)
+            .expect("watch");
         let deadline = Instant::now() + DEADLINE;
         loop {
             if self.paths.exits().join(id.as_str()).exists() {
@@ -204,7 +206,8 @@ impl Jailer {
     pub fn wait_console(&self, id: &SandboxId, text: &str) -> String {
         let watch = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC).expect("inotify");
         let log = self.paths.sandbox(id).join("console.log");
-        rustix::fs::inotify::add_watch(&watch, &log, rustix::fs::inotify::WatchFlags::MODIFY).expect("watch the console");
+        rustix::fs::inotify::add_watch(&watch, &log, rustix::fs::inotify::WatchFlags::MODIFY)
+            .expect("watch the console");
         let deadline = Instant::now() + DEADLINE;
         loop {
             let console = self.console(id);
@@ -260,7 +263,8 @@ pub fn receive(socket: &OwnedFd) -> (Reply, Vec<OwnedFd>) {
     let count = poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&timeout)).expect("poll");
     assert!(count > 0, "no reply in {DEADLINE:?}");
     let mut buffer = Vec::new();
-    let (text, fds) = wire::receive_bytes(socket.as_fd(), &mut buffer, RecvFlags::empty()).expect("receive").expect("a reply");
+    let (text, fds) =
+        wire::receive_bytes(socket.as_fd(), &mut buffer, RecvFlags::empty()).expect("receive").expect("a reply");
     (serde_json::from_slice(text).expect("valid reply"), fds)
 }
 
@@ -306,7 +310,8 @@ fn make_layer(root: &Path, uid: Option<u32>) {
             fs::create_dir(root.join(name)).expect("skeleton");
         }
     }
-    fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\nsandbox:x:1000:1000::/home:/bin/sh\n").expect("skeleton");
+    fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\nsandbox:x:1000:1000::/home:/bin/sh\n")
+        .expect("skeleton");
     fs::write(root.join("etc/secret"), "only root of the layer may read this\n").expect("skeleton");
     fs::set_permissions(root.join("etc/secret"), fs::Permissions::from_mode(0o600)).expect("skeleton");
     if let Some(uid) = uid {

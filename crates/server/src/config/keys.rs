@@ -11,85 +11,33 @@ pub(super) struct Key {
     pub(super) purpose: &'static str,
 }
 
-const fn key(
-    name: &'static str,
-    kind: Kind,
-    default: Option<&'static str>,
-    purpose: &'static str,
-) -> Key {
-    Key {
-        name,
-        kind,
-        default,
-        purpose,
-    }
+const fn key(name: &'static str, kind: Kind, default: Option<&'static str>, purpose: &'static str) -> Key {
+    Key { name, kind, default, purpose }
 }
 
 /// Every key, grouped by section.
 pub(super) const KEYS: &[Key] = &[
-    key(
-        "server.host",
-        Kind::Text,
-        Some("\"127.0.0.1\""),
-        "address to listen on",
-    ),
-    key(
-        "server.port",
-        Kind::Integer {
-            min: 0,
-            max: 65_535,
-        },
-        Some("8080"),
-        "port to listen on; 0 takes a free one",
-    ),
-    key(
-        "server.api_key",
-        Kind::Secret,
-        None,
-        "API key; unset means the one made in the data directory",
-    ),
-    key(
-        "server.eip",
-        Kind::Text,
-        None,
-        "host[:port] by which clients reach this server",
-    ),
+    key("server.host", Kind::Text, Some("\"127.0.0.1\""), "address to listen on"),
+    key("server.port", Kind::Integer { min: 0, max: 65_535 }, Some("8080"), "port to listen on; 0 takes a free one"),
+    key("server.api_key", Kind::Secret, None, "API key; unset means the one made in the data directory"),
+    key("server.eip", Kind::Text, None, "host[:port] by which clients reach this server"),
     key(
         "server.max_sandbox_timeout_seconds",
-        Kind::Integer {
-            min: 60,
-            max: MAX_SECONDS,
-        },
+        Kind::Integer { min: 60, max: MAX_SECONDS },
         None,
         "longest lifetime of a sandbox",
     ),
     key(
         "server.limit_concurrency",
-        Kind::Integer {
-            min: 0,
-            max: 1_000_000,
-        },
+        Kind::Integer { min: 0, max: 1_000_000 },
         Some("1024"),
         "requests worked on at the same time; 0 means no limit; over it 503",
     ),
-    key(
-        "server.timeout_keep_alive",
-        SECONDS,
-        Some("30"),
-        "seconds an idle connection is kept",
-    ),
-    key(
-        "server.timeout_graceful_shutdown",
-        SECONDS,
-        Some("5"),
-        "seconds open requests may go on after a stop",
-    ),
+    key("server.timeout_keep_alive", SECONDS, Some("30"), "seconds an idle connection is kept"),
+    key("server.timeout_graceful_shutdown", SECONDS, Some("5"), "seconds open requests may go on after a stop"),
     key(
         "server.backlog",
-        Kind::Integer {
-            min: 1,
-            max: 65_535,
-        },
+        Kind::Integer { min: 1, max: 65_535 },
         Some("2048"),
         "connections that the kernel holds before they are accepted",
     ),
@@ -105,30 +53,12 @@ pub(super) const KEYS: &[Key] = &[
         Some("\"INFO\""),
         "least level of log lines",
     ),
-    key(
-        "runtime.type",
-        Kind::OneOf(&["native"]),
-        Some("\"native\""),
-        "what sandboxes are made with",
-    ),
-    key(
-        "store.type",
-        Kind::OneOf(&["sqlite"]),
-        Some("\"sqlite\""),
-        "database of the records",
-    ),
-    key(
-        "store.path",
-        Kind::Text,
-        None,
-        "database file; unset means the one in the data directory",
-    ),
+    key("runtime.type", Kind::OneOf(&["native"]), Some("\"native\""), "what sandboxes are made with"),
+    key("store.type", Kind::OneOf(&["sqlite"]), Some("\"sqlite\""), "database of the records"),
+    key("store.path", Kind::Text, None, "database file; unset means the one in the data directory"),
     key(
         "native.grace_seconds",
-        Kind::Fraction {
-            min: 0.0,
-            max: 300.0,
-        },
+        Kind::Fraction { min: 0.0, max: 300.0 },
         Some("2.0"),
         "seconds between TERM and KILL when a sandbox is ended",
     ),
@@ -142,51 +72,21 @@ pub(super) const KEYS: &[Key] = &[
 
 /// A hundred years: anything above is a mistake.
 const MAX_SECONDS: i64 = 3_155_760_000;
-const SECONDS: Kind = Kind::Integer {
-    min: 1,
-    max: 86_400,
-};
+const SECONDS: Kind = Kind::Integer { min: 1, max: 86_400 };
 
 /// Published keys and sections whose subject does not exist here; a trailing dot covers the whole section.
 pub(super) const UNSUPPORTED: &[(&str, &str)] = &[
     ("server.thread_pool_size", "there is no thread pool to size"),
-    (
-        "server.loop",
-        "it selects a part of the published server's machinery",
-    ),
-    (
-        "server.http",
-        "it selects a part of the published server's machinery",
-    ),
-    (
-        "proxy.resolve_internal",
-        "ports are always reached by the sandbox's own socket",
-    ),
-    (
-        "log.file_enabled",
-        "logs go to standard error; redirect them",
-    ),
+    ("server.loop", "it selects a part of the published server's machinery"),
+    ("server.http", "it selects a part of the published server's machinery"),
+    ("proxy.resolve_internal", "ports are always reached by the sandbox's own socket"),
+    ("log.file_enabled", "logs go to standard error; redirect them"),
     ("log.file_path", "logs go to standard error; redirect them"),
-    (
-        "log.access_file_path",
-        "logs go to standard error; redirect them",
-    ),
-    (
-        "log.file_max_bytes",
-        "logs go to standard error; redirect them",
-    ),
-    (
-        "log.file_backup_count",
-        "logs go to standard error; redirect them",
-    ),
-    (
-        "runtime.execd_image",
-        "execd is carried inside this program",
-    ),
-    (
-        "runtime.execd_run_as_init",
-        "execd is always the first process of a sandbox",
-    ),
+    ("log.access_file_path", "logs go to standard error; redirect them"),
+    ("log.file_max_bytes", "logs go to standard error; redirect them"),
+    ("log.file_backup_count", "logs go to standard error; redirect them"),
+    ("runtime.execd_image", "execd is carried inside this program"),
+    ("runtime.execd_run_as_init", "execd is always the first process of a sandbox"),
     ("store.postgresql.", "only SQLite exists here yet"),
     ("storage.", "volumes do not exist here yet"),
     ("tenants.", "there is one tenant"),
@@ -195,20 +95,10 @@ pub(super) const UNSUPPORTED: &[(&str, &str)] = &[
     ("egress.", "sandboxes have no way out yet"),
     ("ingress.", "the gateway does not exist here yet"),
     ("docker.", "the Docker runtime does not exist here yet"),
-    (
-        "kubernetes.",
-        "the Kubernetes runtime does not exist here yet",
-    ),
-    (
-        "agent_sandbox.",
-        "the Kubernetes runtime does not exist here yet",
-    ),
-    (
-        "secure_runtime.",
-        "other OCI runtimes do not exist here yet",
-    ),
+    ("kubernetes.", "the Kubernetes runtime does not exist here yet"),
+    ("agent_sandbox.", "the Kubernetes runtime does not exist here yet"),
+    ("secure_runtime.", "other OCI runtimes do not exist here yet"),
 ];
 
 /// Published variable names beside `OSB_<SECTION>_<KEY>`.
-pub(super) const PUBLISHED_ENV: &[(&str, &str)] =
-    &[("server.api_key", "OPENSANDBOX_SERVER_API_KEY")];
+pub(super) const PUBLISHED_ENV: &[(&str, &str)] = &[("server.api_key", "OPENSANDBOX_SERVER_API_KEY")];

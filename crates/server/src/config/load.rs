@@ -8,9 +8,7 @@ use secrecy::SecretString;
 use toml::{Table, Value};
 
 use super::keys::{KEYS, Key, PUBLISHED_ENV, UNSUPPORTED};
-use super::{
-    Config, ConfigError, Effective, Entry, Images, Log, Native, Proxy, Server, Source, StoreConfig,
-};
+use super::{Config, ConfigError, Effective, Entry, Images, Log, Native, Proxy, Server, Source, StoreConfig};
 
 /// Variable with the path of the configuration file (published).
 const FILE_ENV: &str = "SANDBOX_CONFIG_PATH";
@@ -44,13 +42,7 @@ pub fn load(sources: &Sources) -> Result<(Config, Effective), ConfigError> {
     }
     values.take_env(&sources.env)?;
     values.take_flags(&sources.flags)?;
-    Ok((
-        values.config(),
-        Effective {
-            file,
-            entries: values.entries(),
-        },
-    ))
+    Ok((values.config(), Effective { file, entries: values.entries() }))
 }
 
 fn file_of(sources: &Sources) -> Option<PathBuf> {
@@ -70,14 +62,10 @@ struct Values(BTreeMap<&'static str, (Value, Source)>);
 
 impl Values {
     fn take_file(&mut self, path: &Path) -> Result<(), ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
-        let table: Table = toml::from_str(&text).map_err(|source| ConfigError::Syntax {
-            path: path.to_owned(),
-            source: Box::new(source),
-        })?;
+        let text =
+            std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let table: Table = toml::from_str(&text)
+            .map_err(|source| ConfigError::Syntax { path: path.to_owned(), source: Box::new(source) })?;
         let place = format!("\"{}\"", path.display());
         let mut flat = Vec::new();
         flatten("", table, &mut flat);
@@ -90,10 +78,7 @@ impl Values {
 
     fn take_env(&mut self, env: &BTreeMap<String, String>) -> Result<(), ConfigError> {
         for (name, text) in env {
-            let published = PUBLISHED_ENV
-                .iter()
-                .find(|(_, variable)| variable == name)
-                .map(|(key, _)| *key);
+            let published = PUBLISHED_ENV.iter().find(|(_, variable)| variable == name).map(|(key, _)| *key);
             let Some(dotted) = published.map(str::to_owned).or_else(|| dotted(name)) else {
                 continue;
             };
@@ -111,22 +96,13 @@ impl Values {
         Ok(())
     }
 
-    fn set(
-        &mut self,
-        key: &'static Key,
-        value: Result<Value, String>,
-        source: Source,
-    ) -> Result<(), ConfigError> {
+    fn set(&mut self, key: &'static Key, value: Result<Value, String>, source: Source) -> Result<(), ConfigError> {
         match value {
             Ok(value) => {
                 self.0.insert(key.name, (value, source));
                 Ok(())
             }
-            Err(problem) => Err(ConfigError::Value {
-                key: key.name,
-                origin: source,
-                problem,
-            }),
+            Err(problem) => Err(ConfigError::Value { key: key.name, origin: source, problem }),
         }
     }
 
@@ -134,22 +110,15 @@ impl Values {
         if let Some((value, _)) = self.0.get(name) {
             return Some(value.clone());
         }
-        default_of(
-            KEYS.iter()
-                .find(|key| key.name == name)
-                .expect("a known key"),
-        )
+        default_of(KEYS.iter().find(|key| key.name == name).expect("a known key"))
     }
 
     fn text(&self, name: &str) -> Option<String> {
-        self.get(name)
-            .and_then(|value| value.as_str().map(str::to_owned))
+        self.get(name).and_then(|value| value.as_str().map(str::to_owned))
     }
 
     fn number(&self, name: &str) -> Option<u64> {
-        self.get(name)
-            .and_then(|value| value.as_integer())
-            .map(i64::unsigned_abs)
+        self.get(name).and_then(|value| value.as_integer()).map(i64::unsigned_abs)
     }
 
     fn seconds(&self, name: &str) -> Duration {
@@ -158,13 +127,11 @@ impl Values {
 
     fn config(&self) -> Config {
         let number = |name| self.number(name).expect("has a default");
-        let narrow =
-            |name| u32::try_from(number(name)).expect("checked against the range of the key");
+        let narrow = |name| u32::try_from(number(name)).expect("checked against the range of the key");
         Config {
             server: Server {
                 host: self.text("server.host").expect("has a default"),
-                port: u16::try_from(number("server.port"))
-                    .expect("checked against the range of the key"),
+                port: u16::try_from(number("server.port")).expect("checked against the range of the key"),
                 api_key: self.text("server.api_key").map(SecretString::from),
                 eip: self.text("server.eip"),
                 max_sandbox_timeout_seconds: self.number("server.max_sandbox_timeout_seconds"),
@@ -175,25 +142,13 @@ impl Values {
                 backlog: narrow("server.backlog"),
             },
             proxy: Proxy {
-                trust_forwarded: self
-                    .get("proxy.trust_forwarded")
-                    .and_then(|v| v.as_bool())
-                    .expect("has a default"),
+                trust_forwarded: self.get("proxy.trust_forwarded").and_then(|v| v.as_bool()).expect("has a default"),
             },
-            log: Log {
-                level: self
-                    .text("log.level")
-                    .expect("has a default")
-                    .to_ascii_uppercase(),
-            },
-            store: StoreConfig {
-                path: self.text("store.path").map(PathBuf::from),
-            },
+            log: Log { level: self.text("log.level").expect("has a default").to_ascii_uppercase() },
+            store: StoreConfig { path: self.text("store.path").map(PathBuf::from) },
             native: Native {
                 grace: Duration::from_secs_f64(
-                    self.get("native.grace_seconds")
-                        .and_then(|v| v.as_float())
-                        .expect("has a default"),
+                    self.get("native.grace_seconds").and_then(|v| v.as_float()).expect("has a default"),
                 ),
             },
             images: Images {
@@ -213,10 +168,7 @@ impl Values {
             .map(|key| Entry {
                 key: key.name,
                 value: self.get(key.name).map(|value| key.kind.show(&value)),
-                source: self
-                    .0
-                    .get(key.name)
-                    .map_or(Source::Default, |(_, source)| source.clone()),
+                source: self.0.get(key.name).map_or(Source::Default, |(_, source)| source.clone()),
                 purpose: key.purpose,
             })
             .collect()
@@ -238,11 +190,7 @@ fn default_of(key: &Key) -> Option<Value> {
 /// Dotted names of the leaves of a table.
 fn flatten(prefix: &str, table: Table, out: &mut Vec<(String, Value)>) {
     for (name, value) in table {
-        let dotted = if prefix.is_empty() {
-            name
-        } else {
-            format!("{prefix}.{name}")
-        };
+        let dotted = if prefix.is_empty() { name } else { format!("{prefix}.{name}") };
         match value {
             Value::Table(inner) => flatten(&dotted, inner, out),
             value => out.push((dotted, value)),
@@ -255,11 +203,7 @@ fn dotted(variable: &str) -> Option<String> {
     let rest = variable.strip_prefix(ENV_PREFIX)?;
     let (section, name) = rest.split_once('_')?;
     let section = section.to_ascii_lowercase();
-    let exists = KEYS.iter().any(|key| {
-        key.name
-            .split_once('.')
-            .is_some_and(|(head, _)| head == section)
-    });
+    let exists = KEYS.iter().any(|key| key.name.split_once('.').is_some_and(|(head, _)| head == section));
     (exists && !name.is_empty()).then(|| format!("{section}.{}", name.to_ascii_lowercase()))
 }
 
@@ -267,14 +211,9 @@ fn known(name: &str, place: &str) -> Result<&'static Key, ConfigError> {
     if let Some(key) = KEYS.iter().find(|key| key.name == name) {
         return Ok(key);
     }
-    let covers =
-        |pattern: &str| pattern == name || (pattern.ends_with('.') && name.starts_with(pattern));
+    let covers = |pattern: &str| pattern == name || (pattern.ends_with('.') && name.starts_with(pattern));
     if let Some((_, why)) = UNSUPPORTED.iter().find(|(pattern, _)| covers(pattern)) {
-        return Err(ConfigError::Unsupported {
-            key: name.to_owned(),
-            place: place.to_owned(),
-            why,
-        });
+        return Err(ConfigError::Unsupported { key: name.to_owned(), place: place.to_owned(), why });
     }
     let nearest = KEYS
         .iter()
@@ -282,11 +221,7 @@ fn known(name: &str, place: &str) -> Result<&'static Key, ConfigError> {
         .min()
         .filter(|(distance, _)| *distance <= MAX_DISTANCE)
         .map(|(_, key)| key);
-    Err(ConfigError::Unknown {
-        key: name.to_owned(),
-        place: place.to_owned(),
-        nearest,
-    })
+    Err(ConfigError::Unknown { key: name.to_owned(), place: place.to_owned(), nearest })
 }
 
 /// Number of insertions, deletions and replacements between two names.
@@ -298,9 +233,7 @@ fn distance(a: &str, b: &str) -> usize {
         row[0] = i + 1;
         for (j, y) in b.iter().enumerate() {
             let above = row[j + 1];
-            row[j + 1] = (above + 1)
-                .min(row[j] + 1)
-                .min(diagonal + usize::from(x != *y));
+            row[j + 1] = (above + 1).min(row[j] + 1).min(diagonal + usize::from(x != *y));
             diagonal = above;
         }
     }

@@ -2,20 +2,13 @@ use secrecy::ExposeSecret as _;
 
 use super::{Config, ConfigError, Effective, Source, Sources, load};
 
-fn from(
-    file: &str,
-    env: &[(&str, &str)],
-    flags: &[(&'static str, &str)],
-) -> Result<(Config, Effective), ConfigError> {
+fn from(file: &str, env: &[(&str, &str)], flags: &[(&'static str, &str)]) -> Result<(Config, Effective), ConfigError> {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("osb.toml");
     std::fs::write(&path, file).expect("written");
     load(&Sources {
         file: Some(path),
-        env: env
-            .iter()
-            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
-            .collect(),
+        env: env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
         flags: flags.iter().map(|(k, v)| (*k, (*v).to_owned())).collect(),
     })
 }
@@ -31,17 +24,9 @@ fn refused(file: &str, env: &[(&str, &str)], expected: &str) {
 #[test]
 fn defaults_listen_on_loopback_only() {
     let (config, effective) = load(&Sources::default()).expect("no source is fine");
-    assert_eq!(
-        (config.server.host.as_str(), config.server.port),
-        ("127.0.0.1", 8080)
-    );
+    assert_eq!((config.server.host.as_str(), config.server.port), ("127.0.0.1", 8080));
     assert!(config.server.api_key.is_none());
-    assert!(
-        effective
-            .entries
-            .iter()
-            .all(|e| e.source == Source::Default)
-    );
+    assert!(effective.entries.iter().all(|e| e.source == Source::Default));
 }
 
 #[test]
@@ -49,28 +34,10 @@ fn flag_beats_variable_beats_file_beats_default() {
     let file = "[server]\nport = 1\nhost = \"::1\"\nlimit_concurrency = 7\n";
     let env = [("OSB_SERVER_PORT", "2"), ("OSB_SERVER_HOST", "0.0.0.0")];
     let (config, effective) = from(file, &env, &[("server.port", "3")]).expect("is fine");
-    assert_eq!(
-        (
-            config.server.port,
-            config.server.host.as_str(),
-            config.server.limit_concurrency
-        ),
-        (3, "0.0.0.0", 7)
-    );
-    let source = |key| {
-        effective
-            .entries
-            .iter()
-            .find(|e| e.key == key)
-            .expect("known")
-            .source
-            .clone()
-    };
+    assert_eq!((config.server.port, config.server.host.as_str(), config.server.limit_concurrency), (3, "0.0.0.0", 7));
+    let source = |key| effective.entries.iter().find(|e| e.key == key).expect("known").source.clone();
     assert_eq!(source("server.port"), Source::Flag);
-    assert_eq!(
-        source("server.host"),
-        Source::Env("OSB_SERVER_HOST".to_owned())
-    );
+    assert_eq!(source("server.host"), Source::Env("OSB_SERVER_HOST".to_owned()));
     assert_eq!(source("server.limit_concurrency"), Source::File);
     assert_eq!(source("log.level"), Source::Default);
 }
@@ -81,31 +48,15 @@ fn unknown_keys_are_named_with_the_nearest_known_one() {
     refused("[server]\nprot = 1\n", &[], "did you mean server.port?");
     refused("[sever]\nport = 1\n", &[], "did you mean server.port?");
     refused("", &[("OSB_SERVER_PROT", "1")], "OSB_SERVER_PROT");
-    refused(
-        "[something]\ncompletely = \"different\"\n",
-        &[],
-        "unknown key something.completely",
-    );
+    refused("[something]\ncompletely = \"different\"\n", &[], "unknown key something.completely");
 }
 
 #[test]
 fn published_keys_without_a_subject_are_refused_with_the_reason() {
-    refused(
-        "[docker]\nnetwork_mode = \"bridge\"\n",
-        &[],
-        "docker.network_mode",
-    );
+    refused("[docker]\nnetwork_mode = \"bridge\"\n", &[], "docker.network_mode");
     refused("[runtime]\ntype = \"docker\"\n", &[], "runtime.type");
-    refused(
-        "[storage]\nallowed_host_paths = [\"/srv\"]\n",
-        &[],
-        "volumes do not exist here yet",
-    );
-    refused(
-        "[store.postgresql]\ndsn = \"postgres://u:secret@h/d\"\n",
-        &[],
-        "store.postgresql.dsn",
-    );
+    refused("[storage]\nallowed_host_paths = [\"/srv\"]\n", &[], "volumes do not exist here yet");
+    refused("[store.postgresql]\ndsn = \"postgres://u:secret@h/d\"\n", &[], "store.postgresql.dsn");
 }
 
 #[test]
@@ -118,46 +69,24 @@ fn wrong_values_name_key_source_and_range() {
     refused("[server]\nport = \"80\"\n", &[], "server.port");
     refused("", &[("OSB_SERVER_PORT", "abc")], "env OSB_SERVER_PORT");
     refused("[log]\nlevel = \"LOUD\"\n", &[], "one of ERROR");
-    refused(
-        "[server]\nmax_sandbox_timeout_seconds = 59\n",
-        &[],
-        "from 60",
-    );
+    refused("[server]\nmax_sandbox_timeout_seconds = 59\n", &[], "from 60");
     refused("server = 5\n", &[], "unknown key server in");
     refused("[server\n", &[], "is not TOML");
 }
 
 #[test]
 fn other_variables_are_none_of_ours() {
-    from(
-        "",
-        &[
-            ("OSB_DATA_DIR", "/x"),
-            ("OSB_BIN", "/y"),
-            ("HOME", "/nowhere"),
-        ],
-        &[],
-    )
-    .expect("are left alone");
+    from("", &[("OSB_DATA_DIR", "/x"), ("OSB_BIN", "/y"), ("HOME", "/nowhere")], &[]).expect("are left alone");
 }
 
 #[test]
 fn secrets_are_masked_wherever_they_come_from() {
     let secret = "s3cr3t-planted";
-    let (config, effective) =
-        from("", &[("OPENSANDBOX_SERVER_API_KEY", secret)], &[]).expect("is fine");
+    let (config, effective) = from("", &[("OPENSANDBOX_SERVER_API_KEY", secret)], &[]).expect("is fine");
     assert_eq!(config.server.api_key.expect("set").expose_secret(), secret);
     assert!(!format!("{effective} {effective:?}").contains(secret));
-    assert!(
-        effective
-            .to_string()
-            .contains("api_key = \"********\"  # env OPENSANDBOX_SERVER_API_KEY"),
-        "{effective}"
-    );
-    let wrong = from("[server]\napi_key = [\"s3cr3t-planted\"]\n", &[], &[])
-        .err()
-        .expect("is wrong")
-        .to_string();
+    assert!(effective.to_string().contains("api_key = \"********\"  # env OPENSANDBOX_SERVER_API_KEY"), "{effective}");
+    let wrong = from("[server]\napi_key = [\"s3cr3t-planted\"]\n", &[], &[]).err().expect("is wrong").to_string();
     assert!(!wrong.contains(secret), "{wrong}");
 }
 

@@ -20,25 +20,15 @@ impl Kind {
         let text = text.trim();
         let value = match self {
             Self::Text | Self::Secret | Self::OneOf(_) => Value::String(text.to_owned()),
-            Self::Integer { .. } => Value::Integer(
-                text.parse()
-                    .map_err(|_| self.wanted(&format!("\"{text}\"")))?,
-            ),
-            Self::Fraction { .. } => Value::Float(
-                text.parse()
-                    .map_err(|_| self.wanted(&format!("\"{text}\"")))?,
-            ),
+            Self::Integer { .. } => Value::Integer(text.parse().map_err(|_| self.wanted(&format!("\"{text}\"")))?),
+            Self::Fraction { .. } => Value::Float(text.parse().map_err(|_| self.wanted(&format!("\"{text}\"")))?),
             Self::Switch => match text.to_ascii_lowercase().as_str() {
                 "true" | "1" | "yes" | "on" => Value::Boolean(true),
                 "false" | "0" | "no" | "off" => Value::Boolean(false),
                 _ => return Err(self.wanted(&format!("\"{text}\""))),
             },
             Self::List => Value::Array(
-                text.split(',')
-                    .map(str::trim)
-                    .filter(|p| !p.is_empty())
-                    .map(|p| Value::String(p.to_owned()))
-                    .collect(),
+                text.split(',').map(str::trim).filter(|p| !p.is_empty()).map(|p| Value::String(p.to_owned())).collect(),
             ),
         };
         self.check(value)
@@ -55,9 +45,7 @@ impl Kind {
                 return self.check(Value::Float(x));
             }
             (Self::Switch, Value::Boolean(_)) => true,
-            (Self::OneOf(words), Value::String(text)) => {
-                words.iter().any(|word| word.eq_ignore_ascii_case(text))
-            }
+            (Self::OneOf(words), Value::String(text)) => words.iter().any(|word| word.eq_ignore_ascii_case(text)),
             (Self::List, Value::Array(items)) => items.iter().all(Value::is_str),
             _ => false,
         };
@@ -65,11 +53,7 @@ impl Kind {
             return Ok(value);
         }
         // A secret's value is not repeated, whatever is wrong with it.
-        let got = if matches!(self, Self::Secret) {
-            "something else".to_owned()
-        } else {
-            value.to_string()
-        };
+        let got = if matches!(self, Self::Secret) { "something else".to_owned() } else { value.to_string() };
         Err(self.wanted(&got))
     }
 

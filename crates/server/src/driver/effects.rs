@@ -43,17 +43,8 @@ pub(super) enum Leftovers {
 }
 
 impl Driver {
-    pub(super) fn create(
-        &self,
-        auth: Option<PullAuth>,
-        leftovers: Leftovers,
-    ) -> BoxFuture<'static, Outcome> {
-        let (app, id, spec, view) = (
-            self.app.clone(),
-            self.row.id.clone(),
-            self.row.spec.clone(),
-            self.view.clone(),
-        );
+    pub(super) fn create(&self, auth: Option<PullAuth>, leftovers: Leftovers) -> BoxFuture<'static, Outcome> {
+        let (app, id, spec, view) = (self.app.clone(), self.row.id.clone(), self.row.spec.clone(), self.view.clone());
         Box::pin(async move {
             if leftovers == Leftovers::Possible
                 && let Err(error) = app.runtime.destroy(&id, Duration::ZERO).await
@@ -78,20 +69,12 @@ impl Driver {
                 });
             };
             let token = app.auth.token(id.as_str());
-            let request = Create {
-                id: &id,
-                spec: &spec,
-                token: token.expose_secret(),
-                pull_auth: auth,
-                progress: &progress,
-            };
+            let request =
+                Create { id: &id, spec: &spec, token: token.expose_secret(), pull_auth: auth, progress: &progress };
             match app.runtime.create(request).await {
                 Ok(created) => {
                     let layers = layers_of(&app, &spec.image).await;
-                    Outcome::Created {
-                        receipt: created.receipt,
-                        layers,
-                    }
+                    Outcome::Created { receipt: created.receipt, layers }
                 }
                 Err(error) => failed(&error),
             }
@@ -102,15 +85,11 @@ impl Driver {
         let (app, id) = (self.app.clone(), self.row.id.clone());
         Box::pin(async move {
             let Some(pause) = app.runtime.pause() else {
-                return Outcome::Event(Event::PauseFailed {
-                    message: no_pause(app.runtime.name()),
-                });
+                return Outcome::Event(Event::PauseFailed { message: no_pause(app.runtime.name()) });
             };
             Outcome::Event(match pause.pause(&id).await {
                 Ok(()) => Event::Paused,
-                Err(error) => Event::PauseFailed {
-                    message: error.message,
-                },
+                Err(error) => Event::PauseFailed { message: error.message },
             })
         })
     }
@@ -119,35 +98,24 @@ impl Driver {
         let (app, id) = (self.app.clone(), self.row.id.clone());
         Box::pin(async move {
             let Some(pause) = app.runtime.pause() else {
-                return Outcome::Event(Event::ResumeFailed {
-                    message: no_pause(app.runtime.name()),
-                });
+                return Outcome::Event(Event::ResumeFailed { message: no_pause(app.runtime.name()) });
             };
             Outcome::Event(match pause.resume(&id).await {
                 Ok(()) => Event::Resumed,
-                Err(error) => Event::ResumeFailed {
-                    message: error.message,
-                },
+                Err(error) => Event::ResumeFailed { message: error.message },
             })
         })
     }
 
     pub(super) fn destroy(&self) -> BoxFuture<'static, Outcome> {
-        let (app, id, grace, wait) = (
-            self.app.clone(),
-            self.row.id.clone(),
-            self.grace,
-            self.retry_wait(),
-        );
+        let (app, id, grace, wait) = (self.app.clone(), self.row.id.clone(), self.grace, self.retry_wait());
         Box::pin(async move {
             tokio::time::sleep(wait).await;
             Outcome::Event(match app.runtime.destroy(&id, grace).await {
                 Ok(()) => Event::Destroyed,
                 Err(error) => {
                     tracing::warn!(sandbox_id = %id, error = %error, "a sandbox could not be removed; it is tried again");
-                    Event::DestroyFailed {
-                        message: error.message,
-                    }
+                    Event::DestroyFailed { message: error.message }
                 }
             })
         })
@@ -188,9 +156,7 @@ impl Driver {
     fn retry_wait(&self) -> Duration {
         match self.failures {
             0 => Duration::ZERO,
-            n => RETRY_FIRST
-                .saturating_mul(1 << (n - 1).min(16))
-                .min(RETRY_MAX),
+            n => RETRY_FIRST.saturating_mul(1 << (n - 1).min(16)).min(RETRY_MAX),
         }
     }
 }
@@ -214,10 +180,7 @@ fn failed(error: &RuntimeError) -> Outcome {
     if error.kind == ErrorKind::Internal {
         tracing::warn!(error = %error, "a sandbox could not be made");
     }
-    Outcome::Event(Event::CreateFailed {
-        code: create_failure_code(error).to_owned(),
-        message: error.message.clone(),
-    })
+    Outcome::Event(Event::CreateFailed { code: create_failure_code(error).to_owned(), message: error.message.clone() })
 }
 
 fn no_pause(runtime: &str) -> String {

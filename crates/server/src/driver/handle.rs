@@ -36,11 +36,7 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    pub(super) fn new(
-        id: SandboxId,
-        mailbox: mpsc::Sender<Command>,
-        view: watch::Receiver<Arc<Row>>,
-    ) -> Self {
+    pub(super) fn new(id: SandboxId, mailbox: mpsc::Sender<Command>, view: watch::Receiver<Arc<Row>>) -> Self {
         Self { id, mailbox, view }
     }
 
@@ -58,11 +54,7 @@ impl Sandbox {
     }
 
     /// Waits until the row satisfies `wanted`, at most `limit`; the row then, or `None` when the sandbox is gone.
-    pub(crate) async fn wait(
-        &self,
-        wanted: impl Fn(&Row) -> bool,
-        limit: Duration,
-    ) -> Option<Arc<Row>> {
+    pub(crate) async fn wait(&self, wanted: impl Fn(&Row) -> bool, limit: Duration) -> Option<Arc<Row>> {
         let mut view = self.view.clone();
         let waited = tokio::time::timeout(limit, view.wait_for(|row| wanted(row))).await;
         match waited {
@@ -75,9 +67,7 @@ impl Sandbox {
     /// Waits until nothing of the sandbox is left; `false` when `limit` was not enough.
     pub(crate) async fn gone(&self, limit: Duration) -> bool {
         let mut view = self.view.clone();
-        tokio::time::timeout(limit, view.wait_for(|_| false))
-            .await
-            .is_ok()
+        tokio::time::timeout(limit, view.wait_for(|_| false)).await.is_ok()
     }
 
     pub(crate) async fn pause(&self) -> Result<Arc<Row>, ApiError> {
@@ -96,10 +86,7 @@ impl Sandbox {
         self.ask(|reply| Command::Renew(at, reply)).await
     }
 
-    pub(crate) async fn patch(
-        &self,
-        patch: BTreeMap<String, Option<String>>,
-    ) -> Result<Arc<Row>, ApiError> {
+    pub(crate) async fn patch(&self, patch: BTreeMap<String, Option<String>>) -> Result<Arc<Row>, ApiError> {
         self.ask(|reply| Command::Patch(patch, reply)).await
     }
 
@@ -111,10 +98,7 @@ impl Sandbox {
     async fn ask(&self, command: impl FnOnce(Reply) -> Command) -> Result<Arc<Row>, ApiError> {
         let (reply, answer) = oneshot::channel();
         let gone = || ApiError::not_found(self.id.as_str());
-        self.mailbox
-            .send(command(reply))
-            .await
-            .map_err(|_| gone())?;
+        self.mailbox.send(command(reply)).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
 }

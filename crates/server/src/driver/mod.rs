@@ -133,21 +133,15 @@ impl Driver {
 
     /// When to look at the clock next.
     fn deadline(&self) -> Option<Instant> {
-        let at = self
-            .row
-            .expires_at
-            .filter(|_| self.row.state != State::Stopping)?;
-        let left =
-            Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO);
+        let at = self.row.expires_at.filter(|_| self.row.state != State::Stopping)?;
+        let left = Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO);
         Some(Instant::now() + left.min(MAX_SLEEP))
     }
 
     async fn expire(&mut self) -> Next {
         if self.row.expires_at.is_some_and(|at| at <= Timestamp::now()) {
             self.grace = self.grace.min(EXPIRY_GRACE);
-            return self
-                .fact(Event::EndRequested(EndCause::Expired), None)
-                .await;
+            return self.fact(Event::EndRequested(EndCause::Expired), None).await;
         }
         Next::Continue
     }
@@ -158,8 +152,7 @@ impl Driver {
             Command::Resume(reply) => self.request(Event::ResumeRequested, reply).await,
             Command::Delete { grace, reply } => {
                 self.grace = grace.unwrap_or(self.grace);
-                self.request(Event::EndRequested(EndCause::Deleted), reply)
-                    .await
+                self.request(Event::EndRequested(EndCause::Deleted), reply).await
             }
             Command::Renew(at, reply) => {
                 let outcome = self.renew(at).await;
@@ -191,16 +184,10 @@ impl Driver {
             ));
         }
         if self.row.state == State::Stopping {
-            return Err(ApiError::conflict(
-                code::INVALID_STATE,
-                "the sandbox is Stopping and cannot be renewed",
-            ));
+            return Err(ApiError::conflict(code::INVALID_STATE, "the sandbox is Stopping and cannot be renewed"));
         }
         if at <= Timestamp::now() {
-            return Err(ApiError::bad_request(
-                code::INVALID_EXPIRATION,
-                "expiresAt: must lie in the future",
-            ));
+            return Err(ApiError::bad_request(code::INVALID_EXPIRATION, "expiresAt: must lie in the future"));
         }
         self.app.store.set_deadline(&self.row.id, at).await?;
         self.row.expires_at = Some(at);
@@ -208,10 +195,7 @@ impl Driver {
         Ok(())
     }
 
-    async fn patch(
-        &mut self,
-        patch: std::collections::BTreeMap<String, Option<String>>,
-    ) -> Result<(), ApiError> {
+    async fn patch(&mut self, patch: std::collections::BTreeMap<String, Option<String>>) -> Result<(), ApiError> {
         let mut spec = self.row.spec.clone();
         spec.metadata = lifecycle::admit::metadata_patch(&spec.metadata, patch)?;
         self.app.store.set_metadata(&self.row.id, &spec).await?;

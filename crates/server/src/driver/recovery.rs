@@ -49,8 +49,7 @@ impl Driver {
                     "the sandbox was {state}, and then nothing of it was left: somebody else removed it, or the \
                      machine was restarted"
                 );
-                self.fact(Event::Ended(Exit::Unknown { detail }), None)
-                    .await
+                self.fact(Event::Ended(Exit::Unknown { detail }), None).await
             }
             // Frozen or thawed behind our back: what is meant is made true again.
             (Ok(Observed::Paused), State::Running) => self.begin(Effect::Resume).await,

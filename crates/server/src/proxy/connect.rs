@@ -38,11 +38,7 @@ pub(super) async fn open(backend: &Backend) -> Result<Box<dyn Duplex>, ApiError>
         Err(_late) => Err(ApiError::new(
             http::StatusCode::GATEWAY_TIMEOUT,
             code::BACKEND_TIMEOUT,
-            format!(
-                "port {} of the sandbox took longer than {} s to accept",
-                backend.port,
-                CONNECT_LIMIT.as_secs()
-            ),
+            format!("port {} of the sandbox took longer than {} s to accept", backend.port, CONNECT_LIMIT.as_secs()),
         )),
     }
 }
@@ -52,17 +48,10 @@ fn unreachable(backend: &Backend, problem: &io::Error) -> ApiError {
     let message = if backend.port == EXECD_PORT {
         format!("the sandbox's execd cannot be reached: {problem}")
     } else {
-        format!(
-            "port {} of the sandbox cannot be reached: {problem}",
-            backend.port
-        )
+        format!("port {} of the sandbox cannot be reached: {problem}", backend.port)
     };
-    ApiError::new(
-        http::StatusCode::BAD_GATEWAY,
-        code::BACKEND_CONNECTION_FAILED,
-        message,
-    )
-    .retry_after(RETRY_AFTER_SECONDS)
+    ApiError::new(http::StatusCode::BAD_GATEWAY, code::BACKEND_CONNECTION_FAILED, message)
+        .retry_after(RETRY_AFTER_SECONDS)
 }
 
 async fn open_unbounded(backend: &Backend) -> io::Result<Box<dyn Duplex>> {
@@ -117,21 +106,14 @@ async fn tunnel(mut stream: Box<dyn Duplex>, backend: &Backend) -> io::Result<Bo
             return Err(io::Error::other("execd answered with too long a head"));
         }
     };
-    let status = answer
-        .get(9..12)
-        .and_then(|digits| std::str::from_utf8(digits).ok())
-        .unwrap_or_default()
-        .to_owned();
+    let status = answer.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok()).unwrap_or_default().to_owned();
     match status.as_str() {
         "200" => {}
         "502" | "503" | "504" => return Err(io::Error::other("nothing listens there")),
         other => return Err(io::Error::other(format!("execd answered {other}"))),
     }
     answer.advance(length);
-    Ok(Box::new(Tunnel {
-        first: answer.freeze(),
-        stream,
-    }))
+    Ok(Box::new(Tunnel { first: answer.freeze(), stream }))
 }
 
 /// A stream of which the first bytes were read with the answer.
@@ -141,11 +123,7 @@ struct Tunnel {
 }
 
 impl AsyncRead for Tunnel {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.first.is_empty() {
             return Pin::new(&mut self.stream).poll_read(cx, buf);
         }
@@ -157,11 +135,7 @@ impl AsyncRead for Tunnel {
 }
 
 impl AsyncWrite for Tunnel {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 

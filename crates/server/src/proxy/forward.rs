@@ -34,28 +34,13 @@ const MAX_HEADERS: usize = 256;
 const BUFFER_BYTES: usize = 256 * 1024;
 
 /// Sends the request on and streams the answer back.
-pub(super) async fn forward(
-    app: &Arc<App>,
-    backend: &Backend,
-    request: Request,
-) -> Result<Response, ApiError> {
+pub(super) async fn forward(app: &Arc<App>, backend: &Backend, request: Request) -> Result<Response, ApiError> {
     let (request, prefix, activity) = outgoing(app, backend, request)?;
     let (response, sender) = send(app, backend, request, &activity).await?;
     let (mut head, body) = response.into_parts();
     for_caller(&mut head.headers, &prefix);
-    let back = GiveBack {
-        app: app.clone(),
-        id: backend.id.clone(),
-        port: backend.port,
-        sender: Some(sender),
-    };
-    Ok(Response::from_parts(
-        head,
-        Body::new(Returning {
-            body,
-            back: Some(back),
-        }),
-    ))
+    let back = GiveBack { app: app.clone(), id: backend.id.clone(), port: backend.port, sender: Some(sender) };
+    Ok(Response::from_parts(head, Body::new(Returning { body, back: Some(back) })))
 }
 
 /// The request as the backend gets it, the caller's prefix, and the clock of its body.
@@ -67,35 +52,20 @@ pub(super) fn outgoing(
     let (mut head, body) = request.into_parts();
     let target = Target::parse(head.uri.path()).expect("parsed before");
     let prefix = target.prefix.to_owned();
-    let path = if target.rest.is_empty() {
-        "/"
-    } else {
-        target.rest
-    };
+    let path = if target.rest.is_empty() { "/" } else { target.rest };
     let uri = match head.uri.query() {
         Some(query) => format!("{path}?{query}").parse::<Uri>(),
         None => path.parse::<Uri>(),
     };
-    let uri = uri.map_err(|_| {
-        ApiError::bad_request(
-            code::INVALID_PARAMETER,
-            "the path for the port cannot be sent on",
-        )
-    })?;
+    let uri =
+        uri.map_err(|_| ApiError::bad_request(code::INVALID_PARAMETER, "the path for the port cannot be sent on"))?;
     let peer = head.extensions.get::<Peer>().map(|peer| peer.0);
-    let forwarded = if app.config.proxy.trust_forwarded {
-        Forwarded::Keep
-    } else {
-        Forwarded::Replace
-    };
+    let forwarded = if app.config.proxy.trust_forwarded { Forwarded::Keep } else { Forwarded::Replace };
     head.headers = for_backend(head.headers, backend, &target, peer, forwarded);
     head.uri = uri;
     head.version = http::Version::HTTP_11;
     let activity = Activity::start();
-    let body = Body::new(Watched {
-        body,
-        activity: activity.clone(),
-    });
+    let body = Body::new(Watched { body, activity: activity.clone() });
     let mut outgoing = http::Request::from_parts(head, body);
     *outgoing.extensions_mut() = http::Extensions::new();
     Ok((outgoing, prefix, activity))
@@ -159,11 +129,7 @@ pub(super) async fn bounded<T>(
             return Err(ApiError::new(
                 http::StatusCode::GATEWAY_TIMEOUT,
                 code::BACKEND_TIMEOUT,
-                format!(
-                    "port {} of the sandbox did not answer for {} s",
-                    backend.port,
-                    HEAD_LIMIT.as_secs()
-                ),
+                format!("port {} of the sandbox did not answer for {} s", backend.port, HEAD_LIMIT.as_secs()),
             ));
         }
     }
@@ -173,11 +139,7 @@ pub(super) fn broken(backend: &Backend, error: &hyper::Error) -> ApiError {
     ApiError::new(
         http::StatusCode::BAD_GATEWAY,
         code::BACKEND_RESPONSE_FAILED,
-        format!(
-            "port {} of the sandbox broke off: {}",
-            backend.port,
-            crate::wire::chain(error)
-        ),
+        format!("port {} of the sandbox broke off: {}", backend.port, crate::wire::chain(error)),
     )
 }
 
@@ -190,10 +152,7 @@ pub(super) struct Activity {
 
 impl Activity {
     fn start() -> Self {
-        Self {
-            start: Instant::now(),
-            last_ms: Arc::default(),
-        }
+        Self { start: Instant::now(), last_ms: Arc::default() }
     }
 
     fn touch(&self) {
@@ -216,10 +175,7 @@ impl http_body::Body for Watched {
     type Data = Bytes;
     type Error = axum::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         if polled.is_ready() {
             self.activity.touch();
@@ -262,10 +218,7 @@ impl http_body::Body for Returning {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         let ended = match &polled {
             Poll::Ready(None) => true,

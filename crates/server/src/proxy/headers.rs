@@ -67,9 +67,7 @@ pub(super) fn for_backend(
         let said: Vec<HeaderName> = headers
             .keys()
             .filter(|name| {
-                name.as_str().starts_with("x-forwarded-")
-                    || **name == header::FORWARDED
-                    || **name == REAL_IP
+                name.as_str().starts_with("x-forwarded-") || **name == header::FORWARDED || **name == REAL_IP
             })
             .cloned()
             .collect();
@@ -86,21 +84,14 @@ pub(super) fn for_backend(
     };
     set(FORWARDED_PROTO, Some(HeaderValue::from_static("http")));
     set(FORWARDED_HOST, host);
-    set(
-        FORWARDED_FOR,
-        peer.and_then(|peer| HeaderValue::try_from(peer.ip().to_canonical().to_string()).ok()),
-    );
+    set(FORWARDED_FOR, peer.and_then(|peer| HeaderValue::try_from(peer.ip().to_canonical().to_string()).ok()));
     set(FORWARDED_PREFIX, HeaderValue::try_from(target.prefix).ok());
     headers.insert(
         header::HOST,
-        HeaderValue::try_from(format!("127.0.0.1:{}", backend.port))
-            .expect("an address is a header value"),
+        HeaderValue::try_from(format!("127.0.0.1:{}", backend.port)).expect("an address is a header value"),
     );
     if backend.port == EXECD_PORT {
-        headers.insert(
-            HeaderName::from_static(headers::EXECD_ACCESS_TOKEN),
-            secret_value(&backend.token),
-        );
+        headers.insert(HeaderName::from_static(headers::EXECD_ACCESS_TOKEN), secret_value(&backend.token));
     }
     headers
 }
@@ -110,9 +101,7 @@ pub(super) fn for_caller(headers: &mut HeaderMap, prefix: &str) {
     drop_hop_by_hop(headers);
     headers.remove(header::SERVER);
     // A path of the application's own lies under the prefix here.
-    let location = headers
-        .get(header::LOCATION)
-        .and_then(|value| value.to_str().ok());
+    let location = headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
     if let Some(path) = location.filter(|path| path.starts_with('/') && !path.starts_with("//"))
         && let Ok(moved) = HeaderValue::try_from(format!("{prefix}{path}"))
     {

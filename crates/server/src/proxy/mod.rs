@@ -54,9 +54,8 @@ pub(crate) async fn call(State(app): State<Arc<App>>, request: Request) -> Respo
 }
 
 async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let target = Target::parse(request.uri().path()).ok_or_else(|| {
-        ApiError::bad_request(code::INVALID_PARAMETER, "this is not the path of a port")
-    })?;
+    let target = Target::parse(request.uri().path())
+        .ok_or_else(|| ApiError::bad_request(code::INVALID_PARAMETER, "this is not the path of a port"))?;
     app.auth.check_access(target.id, request.headers())?;
     let port = target.port()?;
     if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
@@ -85,11 +84,7 @@ async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError
     } else {
         forward::forward(app, &backend, request).await
     };
-    if answer
-        .as_ref()
-        .is_err_and(|error| error.code == code::BACKEND_CONNECTION_FAILED)
-        && port == EXECD_PORT
-    {
+    if answer.as_ref().is_err_and(|error| error.code == code::BACKEND_CONNECTION_FAILED) && port == EXECD_PORT {
         // Its execd is gone: perhaps it has ended, and nobody has told its driver yet.
         sandbox.look();
     }

@@ -44,9 +44,7 @@ impl Pool {
     fn pop(&self, id: &SandboxId, port: u16) -> Option<SendRequest<Body>> {
         let mut idle = self.idle.lock().expect("no holder panics");
         let list = idle.get_mut(&(id.clone(), port))?;
-        let last = list
-            .pop()
-            .filter(|last| last.since.elapsed() < IDLE_LIMIT && !last.sender.is_closed());
+        let last = list.pop().filter(|last| last.since.elapsed() < IDLE_LIMIT && !last.sender.is_closed());
         if last.is_none() {
             // Those below it are older.
             list.clear();
@@ -65,29 +63,20 @@ impl Pool {
         }
         let list = idle.entry((id.clone(), port)).or_default();
         if list.len() < MAX_IDLE_PER_PORT {
-            list.push(Idle {
-                sender,
-                since: Instant::now(),
-            });
+            list.push(Idle { sender, since: Instant::now() });
         }
     }
 
     /// Closes the idle connections of a sandbox.
     pub(crate) fn forget(&self, id: &SandboxId) {
-        self.idle
-            .lock()
-            .expect("no holder panics")
-            .retain(|(of, _), _| of != id);
+        self.idle.lock().expect("no holder panics").retain(|(of, _), _| of != id);
     }
 
     fn expire(&self) {
-        self.idle
-            .lock()
-            .expect("no holder panics")
-            .retain(|_, list| {
-                list.retain(|idle| idle.since.elapsed() < IDLE_LIMIT && !idle.sender.is_closed());
-                !list.is_empty()
-            });
+        self.idle.lock().expect("no holder panics").retain(|_, list| {
+            list.retain(|idle| idle.since.elapsed() < IDLE_LIMIT && !idle.sender.is_closed());
+            !list.is_empty()
+        });
     }
 }
 

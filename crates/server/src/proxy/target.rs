@@ -18,10 +18,7 @@ pub(crate) struct Target<'a> {
 impl<'a> Target<'a> {
     /// `None` when the path is not one of a port.
     pub(crate) fn parse(path: &'a str) -> Option<Self> {
-        let after = path
-            .strip_prefix("/v1")
-            .unwrap_or(path)
-            .strip_prefix("/sandboxes/")?;
+        let after = path.strip_prefix("/v1").unwrap_or(path).strip_prefix("/sandboxes/")?;
         let (id, after) = after.split_once('/')?;
         let after = after.strip_prefix("proxy/")?;
         let port = &after[..after.find('/').unwrap_or(after.len())];
@@ -29,12 +26,7 @@ impl<'a> Target<'a> {
             return None;
         }
         let rest = &after[port.len()..];
-        Some(Self {
-            id,
-            port,
-            rest,
-            prefix: &path[..path.len() - rest.len()],
-        })
+        Some(Self { id, port, rest, prefix: &path[..path.len() - rest.len()] })
     }
 
     /// The port as a number.
@@ -47,18 +39,10 @@ impl<'a> Target<'a> {
 pub(crate) fn parse_port(text: &str) -> Result<u16, ApiError> {
     let Ok(number) = text.parse::<i64>() else {
         let loc = ["path".to_owned(), "port".to_owned()];
-        return Err(ApiError::invalid(
-            code::INVALID_PARAMETER,
-            "int_parsing",
-            &loc,
-            "port: must be a whole number",
-        ));
+        return Err(ApiError::invalid(code::INVALID_PARAMETER, "int_parsing", &loc, "port: must be a whole number"));
     };
     match u16::try_from(number) {
         Ok(port) if port > 0 => Ok(port),
-        _ => Err(ApiError::bad_request(
-            code::INVALID_PORT,
-            "port: must lie between 1 and 65535",
-        )),
+        _ => Err(ApiError::bad_request(code::INVALID_PORT, "port: must lie between 1 and 65535")),
     }
 }

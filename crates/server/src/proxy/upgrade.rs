@@ -10,9 +10,7 @@ use axum::response::Response;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use tokio::io::{
-    AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf,
-};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf};
 
 use super::Backend;
 use super::forward::{bounded, broken, open, outgoing};
@@ -39,19 +37,14 @@ pub(super) fn is_asked(headers: &HeaderMap) -> bool {
 }
 
 /// Passes the handshake on; when the backend agrees, relays both directions until one ends.
-pub(super) async fn relay(
-    app: &Arc<App>,
-    backend: &Backend,
-    mut request: Request,
-) -> Result<Response, ApiError> {
+pub(super) async fn relay(app: &Arc<App>, backend: &Backend, mut request: Request) -> Result<Response, ApiError> {
     let caller = hyper::upgrade::on(&mut request);
     let (mut request, prefix, activity) = outgoing(app, backend, request)?;
     ask_for_websocket(request.headers_mut());
     *request.body_mut() = Body::empty();
     let mut sender = open(app, backend).await?;
-    let mut response = bounded(sender.send_request(request), &activity, backend)
-        .await?
-        .map_err(|error| broken(backend, &error))?;
+    let mut response =
+        bounded(sender.send_request(request), &activity, backend).await?.map_err(|error| broken(backend, &error))?;
     let agreed = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let port = agreed.then(|| hyper::upgrade::on(&mut response));
     let (mut head, body) = response.into_parts();
@@ -96,10 +89,7 @@ async fn run(caller: OnUpgrade, port: OnUpgrade) {
 }
 
 /// Copies until the reader ends or either side fails, then ends the writer.
-async fn copy<R: AsyncRead + Unpin, W: AsyncRead + AsyncWrite + Unpin>(
-    mut from: ReadHalf<R>,
-    mut to: WriteHalf<W>,
-) {
+async fn copy<R: AsyncRead + Unpin, W: AsyncRead + AsyncWrite + Unpin>(mut from: ReadHalf<R>, mut to: WriteHalf<W>) {
     let mut buffer = vec![0; RELAY_BYTES];
     loop {
         match from.read(&mut buffer).await {

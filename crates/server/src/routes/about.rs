@@ -61,19 +61,11 @@ struct MetricsEvent {
 }
 
 /// `POST /v1/metrics/events`.
-pub(super) async fn metrics_event(
-    headers: HeaderMap,
-    Body(body): Body,
-) -> Result<StatusCode, ApiError> {
+pub(super) async fn metrics_event(headers: HeaderMap, Body(body): Body) -> Result<StatusCode, ApiError> {
     let event: MetricsEvent = wire::decode(&body)?;
     let invalid = |field: &str, problem: &str| {
         let loc = ["body".to_owned(), field.to_owned()];
-        ApiError::invalid(
-            code::INVALID_PARAMETER,
-            "value_error",
-            &loc,
-            format!("{field}: {problem}"),
-        )
+        ApiError::invalid(code::INVALID_PARAMETER, "value_error", &loc, format!("{field}: {problem}"))
     };
     if event.event_type != "sandbox.create" {
         return Err(invalid("eventType", "must be sandbox.create"));
@@ -81,10 +73,7 @@ pub(super) async fn metrics_event(
     if event.create_duration_ms < 0.0 {
         return Err(invalid("createDurationMs", "must not be negative"));
     }
-    let client = headers
-        .get(header::USER_AGENT)
-        .and_then(|agent| agent.to_str().ok())
-        .unwrap_or("unknown");
+    let client = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or("unknown");
     tracing::debug!(
         client,
         elapsed_ms = event.create_duration_ms,

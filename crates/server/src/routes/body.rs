@@ -30,10 +30,7 @@ impl<S: Send + Sync> FromRequest<S> for Body {
                 code::INVALID_REQUEST_BODY,
                 format!("the body is larger than {MAX_BODY_BYTES} bytes"),
             )),
-            Ok(Err(_)) => Err(ApiError::bad_request(
-                code::INVALID_REQUEST_BODY,
-                "the body broke off",
-            )),
+            Ok(Err(_)) => Err(ApiError::bad_request(code::INVALID_REQUEST_BODY, "the body broke off")),
             Err(_late) => Err(ApiError::new(
                 StatusCode::REQUEST_TIMEOUT,
                 code::INVALID_REQUEST_BODY,

@@ -37,9 +37,7 @@ pub(super) async fn logs(
     }
     for name in ["since", "container"] {
         if query.text(name).is_some() {
-            let why = format!(
-                "{name}: log lines here have no times and one source; use tail, or leave it out"
-            );
+            let why = format!("{name}: log lines here have no times and one source; use tail, or leave it out");
             return Err(ApiError::bad_request(code::NOT_SUPPORTED, why));
         }
     }
@@ -64,10 +62,7 @@ pub(super) async fn events(
 }
 
 /// `GET .../diagnostics/inspect`.
-pub(super) async fn inspect(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-) -> Result<String, ApiError> {
+pub(super) async fn inspect(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<String, ApiError> {
     Ok(description(&app, &app.sandbox(&id)?.row()))
 }
 
@@ -83,10 +78,7 @@ pub(super) async fn summary(
     let row = app.sandbox(&id)?.row();
     let events = history(&app, &row, limit).await?;
     let logs = console(&app, &row, tail).await?;
-    Ok(format!(
-        "{}\n\nEvents\n{events}\n\nLogs\n{logs}\n",
-        description(&app, &row).trim_end()
-    ))
+    Ok(format!("{}\n\nEvents\n{events}\n\nLogs\n{logs}\n", description(&app, &row).trim_end()))
 }
 
 /// The asked scope, if any; an unknown one is refused.
@@ -99,10 +91,7 @@ fn scope(query: &Query, known: &[&str]) -> Result<Option<String>, ApiError> {
         return Ok(Some(word));
     }
     let message = format!("scope: must be one of {}", known.join(", "));
-    Err(ApiError::bad_request(
-        code::DIAGNOSTICS_SCOPE_UNSUPPORTED,
-        message,
-    ))
+    Err(ApiError::bad_request(code::DIAGNOSTICS_SCOPE_UNSUPPORTED, message))
 }
 
 fn scoped(row: &Row, kind: &str, scope: &str, content: &str) -> Response {
@@ -117,18 +106,13 @@ fn scoped(row: &Row, kind: &str, scope: &str, content: &str) -> Response {
         "truncated": false,
     });
     if scope == "all" {
-        body["warnings"] = json!([format!(
-            "the only source of {kind} here is the sandbox itself"
-        )]);
+        body["warnings"] = json!([format!("the only source of {kind} here is the sandbox itself")]);
     }
     Json(body).into_response()
 }
 
 fn deprecated(text: String) -> Response {
-    let headers = [
-        (HeaderName::from_static(DEPRECATION), "true"),
-        (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
-    ];
+    let headers = [(HeaderName::from_static(DEPRECATION), "true"), (header::CONTENT_TYPE, "text/plain; charset=utf-8")];
     (headers, text).into_response()
 }
 
@@ -148,32 +132,17 @@ async fn console(app: &App, row: &Row, lines: u64) -> Result<String, ApiError> {
     };
     let text = String::from_utf8_lossy(&bytes);
     let all: Vec<&str> = text.lines().collect();
-    let skip = all
-        .len()
-        .saturating_sub(usize::try_from(lines).unwrap_or(usize::MAX));
+    let skip = all.len().saturating_sub(usize::try_from(lines).unwrap_or(usize::MAX));
     let tail = all[skip..].join("\n");
-    Ok(if tail.is_empty() {
-        "(no logs)".to_owned()
-    } else {
-        tail
-    })
+    Ok(if tail.is_empty() { "(no logs)".to_owned() } else { tail })
 }
 
 /// The newest events, one line each.
 async fn history(app: &App, row: &Row, limit: u64) -> Result<String, ApiError> {
-    let events = app
-        .store
-        .events(&row.id, u32::try_from(limit).unwrap_or(u32::MAX))
-        .await?;
-    let lines: Vec<String> = events
-        .iter()
-        .map(|e| format!("{}  {}  {}  {}", e.at, e.state, e.reason, e.message))
-        .collect();
-    Ok(if lines.is_empty() {
-        "(no events)".to_owned()
-    } else {
-        lines.join("\n")
-    })
+    let events = app.store.events(&row.id, u32::try_from(limit).unwrap_or(u32::MAX)).await?;
+    let lines: Vec<String> =
+        events.iter().map(|e| format!("{}  {}  {}  {}", e.at, e.state, e.reason, e.message)).collect();
+    Ok(if lines.is_empty() { "(no events)".to_owned() } else { lines.join("\n") })
 }
 
 fn description(app: &App, row: &Row) -> String {
@@ -184,17 +153,10 @@ fn description(app: &App, row: &Row) -> String {
     };
     line("Sandbox", row.id.as_str());
     line("Runtime", app.runtime.name());
-    line(
-        "State",
-        &format!("{} ({}) since {}", row.state, row.reason, row.transition_at),
-    );
+    line("State", &format!("{} ({}) since {}", row.state, row.reason, row.transition_at));
     line("Message", &row.message);
     line("Created", &row.created_at.to_string());
-    line(
-        "Expires",
-        &row.expires_at
-            .map_or_else(|| "never".to_owned(), |at| at.to_string()),
-    );
+    line("Expires", &row.expires_at.map_or_else(|| "never".to_owned(), |at| at.to_string()));
     line("Image", &spec.image);
     line("Entrypoint", &format!("{:?}", spec.entrypoint));
     line("Limits", &format!("{:?}", spec.limits));
@@ -204,16 +166,9 @@ fn description(app: &App, row: &Row) -> String {
     for (name, value) in &spec.env {
         let upper = name.to_ascii_uppercase();
         let secret = SECRET_WORDS.iter().any(|word| upper.contains(word));
-        line(
-            &format!("Env {name}"),
-            if secret { "********" } else { value },
-        );
+        line(&format!("Env {name}"), if secret { "********" } else { value });
     }
-    if let Some(receipt) = row
-        .receipt
-        .as_ref()
-        .and_then(|r| serde_json::to_string(r).ok())
-    {
+    if let Some(receipt) = row.receipt.as_ref().and_then(|r| serde_json::to_string(r).ok()) {
         line("Receipt", &receipt);
     }
     text

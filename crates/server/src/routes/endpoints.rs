@@ -40,17 +40,9 @@ pub(super) async fn look_up(
     slot.release();
     app.running(&id).await?;
     let authority = authority(&app, &headers)?;
-    let prefix = if uri.path().starts_with("/v1/") {
-        "/v1"
-    } else {
-        ""
-    };
+    let prefix = if uri.path().starts_with("/v1/") { "/v1" } else { "" };
     let token = app.auth.token(&id).expose_secret().to_owned();
-    let name = if port == EXECD_PORT {
-        "X-EXECD-ACCESS-TOKEN"
-    } else {
-        "OpenSandbox-Secure-Access"
-    };
+    let name = if port == EXECD_PORT { "X-EXECD-ACCESS-TOKEN" } else { "OpenSandbox-Secure-Access" };
     Ok(Json(Endpoint {
         endpoint: format!("{authority}{prefix}/sandboxes/{id}/proxy/{port}"),
         headers: Some(BTreeMap::from([(name.to_owned(), token)])),
@@ -68,9 +60,6 @@ fn authority(app: &App, headers: &HeaderMap) -> Result<String, ApiError> {
         .filter(|host| !host.is_empty())
         .map(str::to_owned)
         .ok_or_else(|| {
-            ApiError::bad_request(
-                code::INVALID_PARAMETER,
-                "Host: is needed to say where the port is reached",
-            )
+            ApiError::bad_request(code::INVALID_PARAMETER, "Host: is needed to say where the port is reached")
         })
 }

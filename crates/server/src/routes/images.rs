@@ -45,9 +45,7 @@ const LINES: usize = 16;
 /// `GET /images`.
 pub(super) async fn list(State(app): Shared) -> Result<Json<Value>, ApiError> {
     let images = store(&app)?.list().await?;
-    Ok(Json(
-        json!({ "items": images.iter().map(info).collect::<Vec<_>>() }),
-    ))
+    Ok(Json(json!({ "items": images.iter().map(info).collect::<Vec<_>>() })))
 }
 
 /// What to pull.
@@ -71,18 +69,11 @@ pub(super) async fn pull(
     let request: PullRequest = wire::decode(&body)?;
     let credentials = match request.auth {
         None => None,
-        Some(ImageAuth {
-            username: Some(username),
-            password: Some(password),
-        }) => Some(Credentials {
-            username,
-            password: SecretString::from(password),
-        }),
+        Some(ImageAuth { username: Some(username), password: Some(password) }) => {
+            Some(Credentials { username, password: SecretString::from(password) })
+        }
         Some(_) => {
-            return Err(ApiError::bad_request(
-                code::INVALID_PARAMETER,
-                "auth: needs both username and password",
-            ));
+            return Err(ApiError::bad_request(code::INVALID_PARAMETER, "auth: needs both username and password"));
         }
     };
     let platform = request
@@ -90,23 +81,12 @@ pub(super) async fn pull(
         .map(|asked| {
             format!("{}/{}", asked.os, asked.arch)
                 .parse::<Platform>()
-                .map_err(|error| {
-                    ApiError::bad_request(code::INVALID_PARAMETER, format!("platform: {error}"))
-                })
+                .map_err(|error| ApiError::bad_request(code::INVALID_PARAMETER, format!("platform: {error}")))
         })
         .transpose()?;
-    let options = EnsureOptions {
-        credentials,
-        platform,
-        plain_http_hosts: app.config.images.plain_http_hosts.clone(),
-    };
+    let options = EnsureOptions { credentials, platform, plain_http_hosts: app.config.images.plain_http_hosts.clone() };
     slot.release();
-    lines(&app, move |lines| async move {
-        Ok(store
-            .pull(&request.uri, options, &|p| lines.progress(p))
-            .await?)
-    })
-    .await
+    lines(&app, move |lines| async move { Ok(store.pull(&request.uri, options, &|p| lines.progress(p)).await?) }).await
 }
 
 /// `POST /images/import?name=`: the body is an archive, as it is.
@@ -121,15 +101,11 @@ pub(super) async fn import(
     slot.release();
     let upload = Upload::receive(&app.uploads, request.into_body()).await?;
     lines(&app, move |lines| async move {
-        let imported = store
-            .import(&upload.0, name.as_deref(), &|p| lines.progress(p))
-            .await;
+        let imported = store.import(&upload.0, name.as_deref(), &|p| lines.progress(p)).await;
         imported.map_err(|error| {
             // Where uploads lie is nobody's business, and says nothing to whoever sent it.
             let mut error = ApiError::from(error);
-            error.message = error
-                .message
-                .replace(&upload.0.display().to_string(), "the upload");
+            error.message = error.message.replace(&upload.0.display().to_string(), "the upload");
             error
         })
     })
@@ -137,19 +113,13 @@ pub(super) async fn import(
 }
 
 /// `DELETE /images/{reference}`.
-pub(super) async fn remove(
-    State(app): Shared,
-    Path(reference): Path<String>,
-) -> Result<StatusCode, ApiError> {
+pub(super) async fn remove(State(app): Shared, Path(reference): Path<String>) -> Result<StatusCode, ApiError> {
     store(&app)?.remove(&reference).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// `POST /images/prune`.
-pub(super) async fn prune(
-    State(app): Shared,
-    Extension(slot): Extension<Slot>,
-) -> Result<Json<Value>, ApiError> {
+pub(super) async fn prune(State(app): Shared, Extension(slot): Extension<Slot>) -> Result<Json<Value>, ApiError> {
     let store = store(&app)?;
     slot.release();
     let in_use: BTreeSet<LayerId> = app
@@ -170,10 +140,7 @@ pub(super) async fn prune(
 
 fn store(app: &App) -> Result<Store, ApiError> {
     app.images.clone().ok_or_else(|| {
-        ApiError::not_implemented(
-            code::IMAGES_NOT_SUPPORTED,
-            "this server has no image store of its own",
-        )
+        ApiError::not_implemented(code::IMAGES_NOT_SUPPORTED, "this server has no image store of its own")
     })
 }
 
@@ -193,9 +160,7 @@ impl From<image::Error> for ApiError {
         use image::Error as E;
         let (status, code) = match &error {
             E::Reference { .. } => (StatusCode::BAD_REQUEST, code::INVALID_PARAMETER),
-            E::NotLocal { .. } | E::NotFound { .. } => {
-                (StatusCode::NOT_FOUND, code::IMAGE_NOT_FOUND)
-            }
+            E::NotLocal { .. } | E::NotFound { .. } => (StatusCode::NOT_FOUND, code::IMAGE_NOT_FOUND),
             E::AmbiguousId { .. } => (StatusCode::CONFLICT, code::IMAGE_AMBIGUOUS),
             E::Unauthorized { .. } => (StatusCode::FORBIDDEN, code::IMAGE_ACCESS_REFUSED),
             E::RateLimited { .. } => (StatusCode::TOO_MANY_REQUESTS, code::IMAGE_REGISTRY_FAILED),
@@ -246,10 +211,7 @@ where
     F: Future<Output = Result<Image, ApiError>> + Send + 'static,
 {
     let (out, mut written) = mpsc::channel(LINES);
-    let work = work(Arc::new(Lines {
-        out: out.clone(),
-        last: Mutex::default(),
-    }));
+    let work = work(Arc::new(Lines { out: out.clone(), last: Mutex::default() }));
     let closing = app.closing.clone();
     app.tasks.spawn(async move {
         let line = tokio::select! {
@@ -262,17 +224,14 @@ where
         };
         let _ = out.send(line).await;
     });
-    let first = written
-        .recv()
-        .await
-        .unwrap_or_else(|| Line::Failed(ApiError::internal("the work ended without a result")));
+    let first =
+        written.recv().await.unwrap_or_else(|| Line::Failed(ApiError::internal("the work ended without a result")));
     if let Line::Failed(error) = first {
         return Err(error);
     }
     let rest = tokio_stream::wrappers::ReceiverStream::new(written);
     let all = futures_util::stream::once(std::future::ready(first)).chain(rest);
-    let body =
-        StreamBody::from_stream(all.map(|line| Ok::<_, std::convert::Infallible>(text(line))));
+    let body = StreamBody::from_stream(all.map(|line| Ok::<_, std::convert::Infallible>(text(line))));
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
 
@@ -299,10 +258,7 @@ impl Drop for Upload {
 impl Upload {
     async fn receive(dir: &FilePath, body: StreamBody) -> Result<Self, ApiError> {
         let failed = |error: &std::io::Error| {
-            let full = matches!(
-                error.kind(),
-                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
-            );
+            let full = matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded);
             match full {
                 true => ApiError::new(
                     StatusCode::INSUFFICIENT_STORAGE,
@@ -312,16 +268,9 @@ impl Upload {
                 false => ApiError::internal(format!("the upload could not be written: {error}")),
             }
         };
-        tokio::fs::create_dir_all(dir)
-            .await
-            .map_err(|error| failed(&error))?;
+        tokio::fs::create_dir_all(dir).await.map_err(|error| failed(&error))?;
         let path = dir.join(format!("{PREFIX}{}", uuid::Uuid::new_v4().simple()));
-        let file = tokio::fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)
-            .await;
+        let file = tokio::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).await;
         let mut file = file.map_err(|error| failed(&error))?;
         let upload = Self(path);
         let mut pieces = body.into_data_stream();
@@ -331,32 +280,19 @@ impl Upload {
                 Ok(Some(Ok(piece))) => piece,
                 Ok(None) => break,
                 Ok(Some(Err(_))) => {
-                    return Err(ApiError::bad_request(
-                        code::INVALID_REQUEST_BODY,
-                        "the upload broke off",
-                    ));
+                    return Err(ApiError::bad_request(code::INVALID_REQUEST_BODY, "the upload broke off"));
                 }
                 Err(_late) => {
                     let message = format!("nothing arrived for {} s", UPLOAD_SILENCE.as_secs());
-                    return Err(ApiError::new(
-                        StatusCode::REQUEST_TIMEOUT,
-                        code::INVALID_REQUEST_BODY,
-                        message,
-                    ));
+                    return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, code::INVALID_REQUEST_BODY, message));
                 }
             };
             bytes += piece.len() as u64;
             if bytes > MAX_UPLOAD_BYTES {
                 let message = format!("the archive is larger than {MAX_UPLOAD_BYTES} bytes");
-                return Err(ApiError::new(
-                    StatusCode::PAYLOAD_TOO_LARGE,
-                    code::INVALID_REQUEST_BODY,
-                    message,
-                ));
+                return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, code::INVALID_REQUEST_BODY, message));
             }
-            file.write_all(&piece)
-                .await
-                .map_err(|error| failed(&error))?;
+            file.write_all(&piece).await.map_err(|error| failed(&error))?;
         }
         file.flush().await.map_err(|error| failed(&error))?;
         Ok(upload)
@@ -372,10 +308,7 @@ pub(crate) fn sweep(dir: &FilePath) {
         // It is made with the first upload.
         return;
     };
-    for entry in entries
-        .flatten()
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX))
-    {
+    for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX)) {
         if let Err(error) = std::fs::remove_file(entry.path()) {
             tracing::warn!(path = %entry.path().display(), %error, "a left upload could not be removed");
         }

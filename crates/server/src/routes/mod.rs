@@ -38,71 +38,24 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
             .route(&at("/images/prune"), post(images::prune))
             .route(&at("/images/{*reference}"), delete(images::remove))
             .route(&at("/capabilities"), get(about::capabilities))
-            .route(
-                &at("/sandboxes"),
-                post(sandboxes::create).get(sandboxes::list),
-            )
-            .route(
-                &at("/sandboxes/{id}"),
-                get(sandboxes::get).delete(sandboxes::delete),
-            )
-            .route(
-                &at("/sandboxes/{id}/metadata"),
-                patch(sandboxes::patch_metadata),
-            )
+            .route(&at("/sandboxes"), post(sandboxes::create).get(sandboxes::list))
+            .route(&at("/sandboxes/{id}"), get(sandboxes::get).delete(sandboxes::delete))
+            .route(&at("/sandboxes/{id}/metadata"), patch(sandboxes::patch_metadata))
             .route(&at("/sandboxes/{id}/pause"), post(sandboxes::pause))
             .route(&at("/sandboxes/{id}/resume"), post(sandboxes::resume))
-            .route(
-                &at("/sandboxes/{id}/renew-expiration"),
-                post(sandboxes::renew),
-            )
-            .route(
-                &at("/sandboxes/{id}/endpoints/{port}"),
-                get(endpoints::look_up),
-            )
-            .route(
-                &at("/sandboxes/{id}/diagnostics/logs"),
-                get(diagnostics::logs),
-            )
-            .route(
-                &at("/sandboxes/{id}/diagnostics/events"),
-                get(diagnostics::events),
-            )
-            .route(
-                &at("/sandboxes/{id}/diagnostics/inspect"),
-                get(diagnostics::inspect),
-            )
-            .route(
-                &at("/sandboxes/{id}/diagnostics/summary"),
-                get(diagnostics::summary),
-            )
-            .route(
-                &at("/sandboxes/{id}/snapshots"),
-                post(unsupported::snapshots),
-            )
+            .route(&at("/sandboxes/{id}/renew-expiration"), post(sandboxes::renew))
+            .route(&at("/sandboxes/{id}/endpoints/{port}"), get(endpoints::look_up))
+            .route(&at("/sandboxes/{id}/diagnostics/logs"), get(diagnostics::logs))
+            .route(&at("/sandboxes/{id}/diagnostics/events"), get(diagnostics::events))
+            .route(&at("/sandboxes/{id}/diagnostics/inspect"), get(diagnostics::inspect))
+            .route(&at("/sandboxes/{id}/diagnostics/summary"), get(diagnostics::summary))
+            .route(&at("/sandboxes/{id}/snapshots"), post(unsupported::snapshots))
             .route(&at("/snapshots"), get(unsupported::snapshots))
-            .route(
-                &at("/snapshots/{id}"),
-                get(unsupported::snapshots).delete(unsupported::snapshots),
-            )
-            .route(
-                &at("/pools"),
-                get(unsupported::pools).post(unsupported::pools),
-            )
-            .route(
-                &at("/pools/{name}"),
-                get(unsupported::pools)
-                    .put(unsupported::pools)
-                    .delete(unsupported::pools),
-            )
-            .route(
-                &at("/templates"),
-                get(unsupported::templates).post(unsupported::templates),
-            )
-            .route(
-                &at("/templates/{id}"),
-                get(unsupported::templates).delete(unsupported::templates),
-            )
+            .route(&at("/snapshots/{id}"), get(unsupported::snapshots).delete(unsupported::snapshots))
+            .route(&at("/pools"), get(unsupported::pools).post(unsupported::pools))
+            .route(&at("/pools/{name}"), get(unsupported::pools).put(unsupported::pools).delete(unsupported::pools))
+            .route(&at("/templates"), get(unsupported::templates).post(unsupported::templates))
+            .route(&at("/templates/{id}"), get(unsupported::templates).delete(unsupported::templates))
             .route(
                 &at("/sandboxes/{id}/networkpolicy"),
                 get(unsupported::network_policy)
@@ -112,10 +65,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
             )
             .route(&at("/sandboxes/{id}/proxy/{port}"), any(proxy::call))
             .route(&at("/sandboxes/{id}/proxy/{port}/"), any(proxy::call))
-            .route(
-                &at("/sandboxes/{id}/proxy/{port}/{*rest}"),
-                any(proxy::call),
-            );
+            .route(&at("/sandboxes/{id}/proxy/{port}/{*rest}"), any(proxy::call));
     }
     router
         .fallback(not_found)
@@ -136,11 +86,7 @@ async fn not_found(OriginalUri(uri): OriginalUri, request: Request) -> Response 
             None => trimmed.to_owned(),
         };
         if let Ok(location) = HeaderValue::try_from(location) {
-            return (
-                StatusCode::TEMPORARY_REDIRECT,
-                [(header::LOCATION, location)],
-            )
-                .into_response();
+            return (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, location)]).into_response();
         }
     }
     let shown: String = path.chars().take(MAX_ECHOED_PATH).collect();

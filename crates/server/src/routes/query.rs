@@ -10,28 +10,17 @@ pub(super) struct Query(Vec<(String, String)>);
 
 impl Query {
     pub(super) fn of(uri: &Uri) -> Self {
-        Self(
-            form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes())
-                .into_owned()
-                .collect(),
-        )
+        Self(form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).into_owned().collect())
     }
 
     /// The last value of a parameter.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
-        self.0
-            .iter()
-            .rev()
-            .find(|(key, _)| key == name)
-            .map(|(_, value)| value.as_str())
+        self.0.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
     /// Every value of a repeatable parameter.
     pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0
-            .iter()
-            .filter(move |(key, _)| key == name)
-            .map(|(_, value)| value.as_str())
+        self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
     /// A whole number within a range, or its default.
@@ -46,34 +35,18 @@ impl Query {
         };
         match text.parse::<u64>() {
             Ok(number) if range.contains(&number) => Ok(number),
-            _ => Err(invalid(
-                name,
-                &format!(
-                    "must be a whole number from {} to {}",
-                    range.start(),
-                    range.end()
-                ),
-            )),
+            _ => Err(invalid(name, &format!("must be a whole number from {} to {}", range.start(), range.end()))),
         }
     }
 
     /// Seconds, with fractions.
-    pub(super) fn seconds(
-        &self,
-        name: &str,
-        max: f64,
-    ) -> Result<Option<std::time::Duration>, ApiError> {
+    pub(super) fn seconds(&self, name: &str, max: f64) -> Result<Option<std::time::Duration>, ApiError> {
         let Some(text) = self.text(name) else {
             return Ok(None);
         };
         match text.parse::<f64>() {
-            Ok(seconds) if (0.0..=max).contains(&seconds) => {
-                Ok(Some(std::time::Duration::from_secs_f64(seconds)))
-            }
-            _ => Err(invalid(
-                name,
-                &format!("must be a number of seconds from 0 to {max}"),
-            )),
+            Ok(seconds) if (0.0..=max).contains(&seconds) => Ok(Some(std::time::Duration::from_secs_f64(seconds))),
+            _ => Err(invalid(name, &format!("must be a number of seconds from 0 to {max}"))),
         }
     }
 
@@ -90,10 +63,5 @@ impl Query {
 /// 422 for a query parameter.
 pub(super) fn invalid(name: &str, problem: &str) -> ApiError {
     let loc = ["query".to_owned(), name.to_owned()];
-    ApiError::invalid(
-        code::INVALID_PARAMETER,
-        "value_error",
-        &loc,
-        format!("{name}: {problem}"),
-    )
+    ApiError::invalid(code::INVALID_PARAMETER, "value_error", &loc, format!("{name}: {problem}"))
 }

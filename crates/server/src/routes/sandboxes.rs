@@ -14,8 +14,7 @@ use lifecycle::spec::SandboxId;
 use lifecycle::state::{self, Event};
 use protocol::error::code;
 use protocol::lifecycle::{
-    self as wire_types, CreateSandboxRequest, ListSandboxesResponse, PaginationInfo, RenewRequest,
-    RenewResponse,
+    self as wire_types, CreateSandboxRequest, ListSandboxesResponse, PaginationInfo, RenewRequest, RenewResponse,
 };
 
 use super::body::Body;
@@ -49,25 +48,17 @@ pub(super) async fn create(
 ) -> Result<Response, ApiError> {
     let wait = Query::of(&uri).seconds("wait", MAX_WAIT_SECONDS)?;
     let request: CreateSandboxRequest = wire::decode(&body)?;
-    let rules = Rules {
-        max_timeout_seconds: app.config.server.max_sandbox_timeout_seconds,
-        leased: app.leased,
-    };
+    let rules = Rules { max_timeout_seconds: app.config.server.max_sandbox_timeout_seconds, leased: app.leased };
     let admitted = admit(request, &app.runtime.capabilities(), &rules)?;
-    let id =
-        SandboxId::parse(&uuid::Uuid::new_v4().hyphenated().to_string()).expect("a UUID is an id");
+    let id = SandboxId::parse(&uuid::Uuid::new_v4().hyphenated().to_string()).expect("a UUID is an id");
     let now = app.now();
     let expires_at = admitted
         .spec
         .timeout_seconds
         .map(|seconds| {
-            let lifetime =
-                jiff::SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
+            let lifetime = jiff::SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
             now.checked_add(lifetime).map_err(|_| {
-                ApiError::bad_request(
-                    code::INVALID_PARAMETER,
-                    "timeout: the date of the end cannot be represented",
-                )
+                ApiError::bad_request(code::INVALID_PARAMETER, "timeout: the date of the end cannot be represented")
             })
         })
         .transpose()?;
@@ -91,29 +82,19 @@ pub(super) async fn create(
         return Ok((StatusCode::ACCEPTED, Json(answer)).into_response());
     };
     slot.release();
-    let settled = sandbox
-        .wait(|row| row.state != state::State::Pending, wait)
-        .await;
-    let answer = settled.map_or(answer, |row| {
-        wire::sandbox(&row, View::Detail, app.runtime.name())
-    });
+    let settled = sandbox.wait(|row| row.state != state::State::Pending, wait).await;
+    let answer = settled.map_or(answer, |row| wire::sandbox(&row, View::Detail, app.runtime.name()));
     Ok((StatusCode::ACCEPTED, Json(answer)).into_response())
 }
 
 /// Remembers a sandbox and gives it a driver: both, whether or not the caller stays.
-async fn accept(
-    app: &Arc<App>,
-    row: Row,
-    auth: Option<PullAuth>,
-) -> Result<Arc<Sandbox>, ApiError> {
+async fn accept(app: &Arc<App>, row: Row, auth: Option<PullAuth>) -> Result<Arc<Sandbox>, ApiError> {
     let app_of_task = app.clone();
     let accepted = app.tasks.spawn(async move {
         app_of_task.store.insert(&row).await?;
         Ok(driver::spawn(&app_of_task, row, Start::Fresh(auth)))
     });
-    accepted
-        .await
-        .unwrap_or_else(|_| Err(ApiError::internal("the create was not finished; try again")))
+    accepted.await.unwrap_or_else(|_| Err(ApiError::internal("the create was not finished; try again")))
 }
 
 /// `GET /sandboxes`.
@@ -127,13 +108,8 @@ pub(super) async fn list(
     let states: Vec<&str> = query.all("state").collect();
     let filter = Filter {
         // A word that is no state of ours matches nothing.
-        states: (!states.is_empty())
-            .then(|| states.iter().filter_map(|word| word.parse().ok()).collect()),
-        metadata: query
-            .text("metadata")
-            .map(metadata_filter)
-            .transpose()?
-            .unwrap_or_default(),
+        states: (!states.is_empty()).then(|| states.iter().filter_map(|word| word.parse().ok()).collect()),
+        metadata: query.text("metadata").map(metadata_filter).transpose()?.unwrap_or_default(),
     };
     let found = app.store.list(filter, page, page_size).await?;
     let total_pages = found.total.div_ceil(page_size);
@@ -169,31 +145,19 @@ fn metadata_filter(text: &str) -> Result<Vec<(String, String)>, ApiError> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
-    if text
-        .split('&')
-        .any(|pair| !pair.contains('=') || pair.starts_with('='))
-    {
+    if text.split('&').any(|pair| !pair.contains('=') || pair.starts_with('=')) {
         return Err(ApiError::bad_request(
             code::INVALID_METADATA_FORMAT,
             "metadata: must be key=value pairs joined by &, URL-encoded as one parameter",
         ));
     }
-    Ok(form_urlencoded::parse(text.as_bytes())
-        .into_owned()
-        .collect())
+    Ok(form_urlencoded::parse(text.as_bytes()).into_owned().collect())
 }
 
 /// `GET /sandboxes/{id}`.
-pub(super) async fn get(
-    State(app): Shared,
-    Path(id): Path<String>,
-) -> Result<Json<wire_types::Sandbox>, ApiError> {
+pub(super) async fn get(State(app): Shared, Path(id): Path<String>) -> Result<Json<wire_types::Sandbox>, ApiError> {
     let sandbox = app.sandbox(&id)?;
-    Ok(Json(wire::sandbox(
-        &sandbox.row(),
-        View::Detail,
-        app.runtime.name(),
-    )))
+    Ok(Json(wire::sandbox(&sandbox.row(), View::Detail, app.runtime.name())))
 }
 
 /// `DELETE /sandboxes/{id}`: 204 when nothing of it is left.
@@ -213,10 +177,7 @@ pub(super) async fn delete(
     Err(ApiError::new(
         StatusCode::INTERNAL_SERVER_ERROR,
         code::DELETE_FAILED,
-        format!(
-            "the sandbox is still being ended, and it is tried until it is gone: {}",
-            sandbox.row().message
-        ),
+        format!("the sandbox is still being ended, and it is tried until it is gone: {}", sandbox.row().message),
     ))
 }
 
@@ -260,25 +221,13 @@ pub(super) async fn pause(
     if app.runtime.pause().is_none() {
         return Err(ApiError::bad_request(
             code::NOT_SUPPORTED,
-            format!(
-                "the runtime {} cannot pause sandboxes on this machine",
-                app.runtime.name()
-            ),
+            format!("the runtime {} cannot pause sandboxes on this machine", app.runtime.name()),
         ));
     }
     sandbox.pause().await?;
     slot.release();
-    let row = sandbox
-        .wait(|row| row.state != state::State::Pausing, EFFECT_WAIT)
-        .await;
-    settled(
-        &id,
-        row.as_deref(),
-        &Event::PauseFailed {
-            message: String::new(),
-        },
-        code::PAUSE_FAILED,
-    )
+    let row = sandbox.wait(|row| row.state != state::State::Pausing, EFFECT_WAIT).await;
+    settled(&id, row.as_deref(), &Event::PauseFailed { message: String::new() }, code::PAUSE_FAILED)
 }
 
 /// `POST /sandboxes/{id}/resume`: 202 when it runs again.
@@ -290,41 +239,20 @@ pub(super) async fn resume(
     let sandbox = app.sandbox(&id)?;
     sandbox.resume().await?;
     slot.release();
-    let row = sandbox
-        .wait(|row| row.state != state::State::Resuming, EFFECT_WAIT)
-        .await;
-    settled(
-        &id,
-        row.as_deref(),
-        &Event::ResumeFailed {
-            message: String::new(),
-        },
-        code::RESUME_FAILED,
-    )
+    let row = sandbox.wait(|row| row.state != state::State::Resuming, EFFECT_WAIT).await;
+    settled(&id, row.as_deref(), &Event::ResumeFailed { message: String::new() }, code::RESUME_FAILED)
 }
 
 /// 202, unless what was asked for has failed meanwhile.
-fn settled(
-    id: &str,
-    row: Option<&Row>,
-    failure: &Event,
-    code: &str,
-) -> Result<StatusCode, ApiError> {
+fn settled(id: &str, row: Option<&Row>, failure: &Event, code: &str) -> Result<StatusCode, ApiError> {
     let Some(row) = row else {
         return Err(ApiError::not_found(id));
     };
     if row.reason == state::reason(failure).0 {
-        return Err(ApiError::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            code,
-            row.message.clone(),
-        ));
+        return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, code, row.message.clone()));
     }
     if !row.state.is_live() {
-        return Err(ApiError::conflict(
-            code::NOT_RUNNING,
-            format!("the sandbox has ended: {}", row.message),
-        ));
+        return Err(ApiError::conflict(code::NOT_RUNNING, format!("the sandbox has ended: {}", row.message)));
     }
     Ok(StatusCode::ACCEPTED)
 }

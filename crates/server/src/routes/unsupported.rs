@@ -5,10 +5,7 @@ use protocol::error::code;
 use crate::errors::ApiError;
 
 pub(super) async fn snapshots() -> ApiError {
-    ApiError::not_implemented(
-        code::SNAPSHOT_NOT_IMPLEMENTED,
-        "snapshots do not exist here yet",
-    )
+    ApiError::not_implemented(code::SNAPSHOT_NOT_IMPLEMENTED, "snapshots do not exist here yet")
 }
 
 pub(super) async fn pools() -> ApiError {
@@ -16,10 +13,7 @@ pub(super) async fn pools() -> ApiError {
 }
 
 pub(super) async fn templates() -> ApiError {
-    ApiError::not_implemented(
-        code::TEMPLATE_NOT_SUPPORTED,
-        "templates do not exist here yet; create from an image",
-    )
+    ApiError::not_implemented(code::TEMPLATE_NOT_SUPPORTED, "templates do not exist here yet; create from an image")
 }
 
 pub(super) async fn network_policy() -> ApiError {

@@ -26,10 +26,7 @@ impl Store {
     /// The `page`-th page (from 1) of `size` sandboxes, newest first, and how many there are in all.
     pub(crate) async fn list(&self, filter: Filter, page: u64, size: u64) -> Result<Page, Error> {
         let store = self.clone();
-        to_its_end("list sandboxes", async move {
-            store.list_now(&filter, page, size).await
-        })
-        .await
+        to_its_end("list sandboxes", async move { store.list_now(&filter, page, size).await }).await
     }
 
     async fn list_now(&self, filter: &Filter, page: u64, size: u64) -> Result<Page, Error> {
@@ -38,37 +35,19 @@ impl Store {
         let mut tx = self.reader.begin().await.map_err(&op)?;
         let mut count = QueryBuilder::new("SELECT count(*) FROM sandboxes");
         restrict(&mut count, filter);
-        let total: i64 = count
-            .build_query_scalar()
-            .fetch_one(&mut *tx)
-            .await
-            .map_err(&op)?;
+        let total: i64 = count.build_query_scalar().fetch_one(&mut *tx).await.map_err(&op)?;
         let offset = (page - 1).saturating_mul(size);
         let mut rows = Vec::new();
         if offset < total.unsigned_abs() {
             let mut query = QueryBuilder::<Sqlite>::new("SELECT ");
             query.push(COLUMNS).push(" FROM sandboxes");
             restrict(&mut query, filter);
-            query
-                .push(" ORDER BY created_at DESC, id DESC LIMIT ")
-                .push_bind(i64::try_from(size).unwrap_or(i64::MAX));
-            query
-                .push(" OFFSET ")
-                .push_bind(i64::try_from(offset).unwrap_or(i64::MAX));
-            rows = query
-                .build()
-                .fetch_all(&mut *tx)
-                .await
-                .map_err(&op)?
-                .iter()
-                .map(read)
-                .collect::<Result<_, _>>()?;
+            query.push(" ORDER BY created_at DESC, id DESC LIMIT ").push_bind(i64::try_from(size).unwrap_or(i64::MAX));
+            query.push(" OFFSET ").push_bind(i64::try_from(offset).unwrap_or(i64::MAX));
+            rows = query.build().fetch_all(&mut *tx).await.map_err(&op)?.iter().map(read).collect::<Result<_, _>>()?;
         }
         tx.commit().await.map_err(&op)?;
-        Ok(Page {
-            rows,
-            total: total.unsigned_abs(),
-        })
+        Ok(Page { rows, total: total.unsigned_abs() })
     }
 }
 
@@ -84,10 +63,6 @@ fn restrict(query: &mut QueryBuilder<Sqlite>, filter: &Filter) {
     }
     for (key, value) in &filter.metadata {
         query.push(" AND EXISTS (SELECT 1 FROM json_each(metadata) WHERE json_each.key = ");
-        query
-            .push_bind(key.clone())
-            .push(" AND json_each.value = ")
-            .push_bind(value.clone())
-            .push(")");
+        query.push_bind(key.clone()).push(" AND json_each.value = ").push_bind(value.clone()).push(")");
     }
 }

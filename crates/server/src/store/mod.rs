@@ -112,10 +112,7 @@ async fn to_its_end<T: Send + 'static>(
     op: &'static str,
     work: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T, Error> {
-    tokio::spawn(work).await.unwrap_or(Err(Error::Sql {
-        op,
-        source: sqlx::Error::WorkerCrashed,
-    }))
+    tokio::spawn(work).await.unwrap_or(Err(Error::Sql { op, source: sqlx::Error::WorkerCrashed }))
 }
 
 /// Names the operation of a failed statement.
@@ -141,14 +138,8 @@ impl Store {
         Self::connect(options, 0, None).await
     }
 
-    async fn connect(
-        options: SqliteConnectOptions,
-        readers: u32,
-        lock: Option<std::fs::File>,
-    ) -> Result<Self, Error> {
-        let options = options
-            .busy_timeout(BUSY_TIMEOUT)
-            .pragma("cache_size", CACHE_KIB);
+    async fn connect(options: SqliteConnectOptions, readers: u32, lock: Option<std::fs::File>) -> Result<Self, Error> {
+        let options = options.busy_timeout(BUSY_TIMEOUT).pragma("cache_size", CACHE_KIB);
         let pool = |connections: u32| {
             SqlitePoolOptions::new()
                 .max_connections(connections)
@@ -157,40 +148,22 @@ impl Store {
                 .max_lifetime(None)
                 .test_before_acquire(false)
         };
-        let writer = pool(1)
-            .connect_with(options.clone())
-            .await
-            .map_err(sql("open the database"))?;
-        let found: i64 = sqlx::query_scalar("PRAGMA user_version")
-            .fetch_one(&writer)
-            .await
-            .map_err(sql("read the format"))?;
+        let writer = pool(1).connect_with(options.clone()).await.map_err(sql("open the database"))?;
+        let found: i64 =
+            sqlx::query_scalar("PRAGMA user_version").fetch_one(&writer).await.map_err(sql("read the format"))?;
         if found > SCHEMA_VERSION {
             return Err(Error::Newer { found });
         }
         for statement in SCHEMA {
-            sqlx::query(statement)
-                .execute(&writer)
-                .await
-                .map_err(sql("make the tables"))?;
+            sqlx::query(statement).execute(&writer).await.map_err(sql("make the tables"))?;
         }
-        sqlx::query("PRAGMA user_version = 1")
-            .execute(&writer)
-            .await
-            .map_err(sql("write the format"))?;
+        sqlx::query("PRAGMA user_version = 1").execute(&writer).await.map_err(sql("write the format"))?;
         // A database in memory belongs to its one connection.
         let reader = match readers {
             0 => writer.clone(),
-            n => pool(n)
-                .connect_with(options.read_only(true))
-                .await
-                .map_err(sql("open the database to read"))?,
+            n => pool(n).connect_with(options.read_only(true)).await.map_err(sql("open the database to read"))?,
         };
-        Ok(Self {
-            writer,
-            reader,
-            _lock: lock.map(std::sync::Arc::new),
-        })
+        Ok(Self { writer, reader, _lock: lock.map(std::sync::Arc::new) })
     }
 
     /// Waits for what is under way and closes the file.
@@ -203,10 +176,7 @@ impl Store {
 /// Takes the file `<path>.lock`; it stays, because removing it would race with the next owner.
 fn lock(path: &Path) -> Result<std::fs::File, Error> {
     use std::os::unix::fs::OpenOptionsExt as _;
-    let open = |path: &Path, source| Error::Open {
-        path: path.to_owned(),
-        source,
-    };
+    let open = |path: &Path, source| Error::Open { path: path.to_owned(), source };
     if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent).map_err(|e| open(parent, e))?;
     }

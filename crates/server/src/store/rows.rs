@@ -40,86 +40,56 @@ pub(crate) struct EventRow {
     pub(crate) message: String,
 }
 
-pub(super) const COLUMNS: &str = "id, state, reason, message, transition_at, created_at, expires_at, spec, exit, receipt, layers, failure_code";
+pub(super) const COLUMNS: &str =
+    "id, state, reason, message, transition_at, created_at, expires_at, spec, exit, receipt, layers, failure_code";
 
 impl Store {
     /// Remembers a new sandbox, with its first event.
     pub(crate) async fn insert(&self, row: &Row) -> Result<(), Error> {
         let (store, row) = (self.clone(), row.clone());
-        to_its_end("store a new sandbox", async move {
-            store.insert_now(&row).await
-        })
-        .await
+        to_its_end("store a new sandbox", async move { store.insert_now(&row).await }).await
     }
 
     /// Stores the state that the row is in now, with an event.
     pub(crate) async fn transition(&self, row: &Row) -> Result<(), Error> {
         let (store, row) = (self.clone(), row.clone());
-        to_its_end("store a sandbox's state", async move {
-            store.transition_now(&row).await
-        })
-        .await
+        to_its_end("store a sandbox's state", async move { store.transition_now(&row).await }).await
     }
 
     /// Stores a new deadline.
     pub(crate) async fn set_deadline(&self, id: &SandboxId, at: Timestamp) -> Result<(), Error> {
         let (store, id) = (self.clone(), id.clone());
-        to_its_end("store a deadline", async move {
-            store.set_deadline_now(&id, at).await
-        })
-        .await
+        to_its_end("store a deadline", async move { store.set_deadline_now(&id, at).await }).await
     }
 
     /// Stores the labels that the specification has now.
-    pub(crate) async fn set_metadata(
-        &self,
-        id: &SandboxId,
-        spec: &SandboxSpec,
-    ) -> Result<(), Error> {
+    pub(crate) async fn set_metadata(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<(), Error> {
         let (store, id, spec) = (self.clone(), id.clone(), spec.clone());
-        to_its_end("store metadata", async move {
-            store.set_metadata_now(&id, &spec).await
-        })
-        .await
+        to_its_end("store metadata", async move { store.set_metadata_now(&id, &spec).await }).await
     }
 
     /// Keeps the end of an ended sandbox's console.
     pub(crate) async fn set_console(&self, id: &SandboxId, tail: &[u8]) -> Result<(), Error> {
         let (store, id, tail) = (self.clone(), id.clone(), tail.to_vec());
-        to_its_end("store a console", async move {
-            store.set_console_now(&id, &tail).await
-        })
-        .await
+        to_its_end("store a console", async move { store.set_console_now(&id, &tail).await }).await
     }
 
     /// The kept end of an ended sandbox's console.
     pub(crate) async fn console(&self, id: &SandboxId) -> Result<Option<Vec<u8>>, Error> {
         let (store, id) = (self.clone(), id.clone());
-        to_its_end(
-            "read a console",
-            async move { store.console_now(&id).await },
-        )
-        .await
+        to_its_end("read a console", async move { store.console_now(&id).await }).await
     }
 
     /// Removes everything of a sandbox.
     pub(crate) async fn forget(&self, id: &SandboxId) -> Result<(), Error> {
         let (store, id) = (self.clone(), id.clone());
-        to_its_end(
-            "remove a sandbox",
-            async move { store.forget_now(&id).await },
-        )
-        .await
+        to_its_end("remove a sandbox", async move { store.forget_now(&id).await }).await
     }
 
     /// The newest events of a sandbox, oldest of them first.
     pub(crate) async fn events(&self, id: &SandboxId, limit: u32) -> Result<Vec<EventRow>, Error> {
         let (store, id) = (self.clone(), id.clone());
-        to_its_end(
-            "read events",
-            async move { store.events_now(&id, limit).await },
-        )
-        .await
+        to_its_end("read events", async move { store.events_now(&id, limit).await }).await
     }
 }
 
@@ -218,24 +188,19 @@ impl Store {
             "DELETE FROM consoles WHERE sandbox_id = ?",
             "DELETE FROM sandboxes WHERE id = ?",
         ] {
-            sqlx::query(statement)
-                .bind(id.as_str())
-                .execute(&mut *tx)
-                .await
-                .map_err(&op)?;
+            sqlx::query(statement).bind(id.as_str()).execute(&mut *tx).await.map_err(&op)?;
         }
         tx.commit().await.map_err(&op)
     }
 
     async fn events_now(&self, id: &SandboxId, limit: u32) -> Result<Vec<EventRow>, Error> {
-        let rows = sqlx::query(
-            "SELECT at, state, reason, message FROM events WHERE sandbox_id = ? ORDER BY seq DESC LIMIT ?",
-        )
-        .bind(id.as_str())
-        .bind(limit)
-        .fetch_all(&self.reader)
-        .await
-        .map_err(sql("read events"))?;
+        let rows =
+            sqlx::query("SELECT at, state, reason, message FROM events WHERE sandbox_id = ? ORDER BY seq DESC LIMIT ?")
+                .bind(id.as_str())
+                .bind(limit)
+                .fetch_all(&self.reader)
+                .await
+                .map_err(sql("read events"))?;
         rows.iter()
             .rev()
             .map(|row| {
@@ -251,32 +216,25 @@ impl Store {
 
     /// Every sandbox, for a start.
     pub(crate) async fn load(&self) -> Result<Vec<Row>, Error> {
-        let rows = sqlx::query(sqlx::AssertSqlSafe(format!(
-            "SELECT {COLUMNS} FROM sandboxes"
-        )))
-        .fetch_all(&self.writer)
-        .await
-        .map_err(sql("read all sandboxes"))?;
+        let rows = sqlx::query(sqlx::AssertSqlSafe(format!("SELECT {COLUMNS} FROM sandboxes")))
+            .fetch_all(&self.writer)
+            .await
+            .map_err(sql("read all sandboxes"))?;
         rows.iter().map(read).collect()
     }
 }
 
-async fn insert_event(
-    tx: &mut sqlx::Transaction<'_, sqlx::Sqlite>,
-    row: &Row,
-) -> Result<(), Error> {
+async fn insert_event(tx: &mut sqlx::Transaction<'_, sqlx::Sqlite>, row: &Row) -> Result<(), Error> {
     let op = sql("store an event");
-    sqlx::query(
-        "INSERT INTO events (sandbox_id, at, state, reason, message) VALUES (?, ?, ?, ?, ?)",
-    )
-    .bind(row.id.as_str())
-    .bind(row.transition_at.as_microsecond())
-    .bind(row.state.as_str())
-    .bind(&row.reason)
-    .bind(&row.message)
-    .execute(&mut **tx)
-    .await
-    .map_err(&op)?;
+    sqlx::query("INSERT INTO events (sandbox_id, at, state, reason, message) VALUES (?, ?, ?, ?, ?)")
+        .bind(row.id.as_str())
+        .bind(row.transition_at.as_microsecond())
+        .bind(row.state.as_str())
+        .bind(&row.reason)
+        .bind(&row.message)
+        .execute(&mut **tx)
+        .await
+        .map_err(&op)?;
     sqlx::query(
         "DELETE FROM events WHERE sandbox_id = ?1 AND seq <=
          (SELECT seq FROM events WHERE sandbox_id = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2)",
@@ -295,10 +253,7 @@ pub(super) fn read(row: &SqliteRow) -> Result<Row, Error> {
     let parse_option = |column: &'static str| -> Option<String> { row.get(column) };
     Ok(Row {
         spec: serde_json::from_str(row.get("spec")).map_err(|_| bad("spec"))?,
-        state: row
-            .get::<&str, _>("state")
-            .parse()
-            .map_err(|()| bad("state"))?,
+        state: row.get::<&str, _>("state").parse().map_err(|()| bad("state"))?,
         reason: row.get("reason"),
         message: row.get("message"),
         transition_at: instant(row.get("transition_at")).ok_or_else(|| bad("transition_at"))?,
@@ -307,9 +262,7 @@ pub(super) fn read(row: &SqliteRow) -> Result<Row, Error> {
             .get::<Option<i64>, _>("expires_at")
             .map(|at| instant(at).ok_or_else(|| bad("expires_at")))
             .transpose()?,
-        exit: parse_option("exit")
-            .map(|text| serde_json::from_str(&text).map_err(|_| bad("exit")))
-            .transpose()?,
+        exit: parse_option("exit").map(|text| serde_json::from_str(&text).map_err(|_| bad("exit"))).transpose()?,
         receipt: parse_option("receipt")
             .map(|text| serde_json::from_str(&text).map_err(|_| bad("receipt")))
             .transpose()?,
@@ -323,10 +276,7 @@ pub(super) fn read(row: &SqliteRow) -> Result<Row, Error> {
 }
 
 fn damaged(id: &str, column: &'static str) -> Error {
-    Error::Damaged {
-        id: id.to_owned(),
-        column,
-    }
+    Error::Damaged { id: id.to_owned(), column }
 }
 
 fn instant(microseconds: i64) -> Option<Timestamp> {

@@ -18,10 +18,7 @@ fn row(id: &str, second: i64, labels: &[(&str, &str)]) -> Row {
             entrypoint: vec!["true".to_owned()],
             env: BTreeMap::new(),
             limits: Limits::default(),
-            metadata: labels
-                .iter()
-                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
-                .collect(),
+            metadata: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             extensions: BTreeMap::new(),
             timeout_seconds: None,
             leased: false,
@@ -42,15 +39,11 @@ fn row(id: &str, second: i64, labels: &[(&str, &str)]) -> Row {
 #[tokio::test]
 async fn a_row_reads_back_as_it_was_written() {
     let dir = tempfile::tempdir().expect("a directory");
-    let store = Store::open(&dir.path().join("a/b.db"))
-        .await
-        .expect("opens");
+    let store = Store::open(&dir.path().join("a/b.db")).await.expect("opens");
     let mut row = row("one", 0, &[("k", "v")]);
     store.insert(&row).await.expect("inserts");
     row.state = State::Failed;
-    row.exit = Some(Exit::Oom {
-        detail: "64 MiB".to_owned(),
-    });
+    row.exit = Some(Exit::Oom { detail: "64 MiB".to_owned() });
     row.receipt = Some(Receipt::default());
     row.failure_code = Some("C".to_owned());
     store.transition(&row).await.expect("updates");
@@ -78,41 +71,20 @@ async fn lists_filter_count_and_page_newest_first() {
     let store = Store::in_memory().await.expect("opens");
     for n in 0..5 {
         let label = if n % 2 == 0 { "even" } else { "odd" };
-        store
-            .insert(&row(
-                &format!("s{n}"),
-                n,
-                &[("kind", label), ("a.b/c", "x")],
-            ))
-            .await
-            .expect("inserts");
+        store.insert(&row(&format!("s{n}"), n, &[("kind", label), ("a.b/c", "x")])).await.expect("inserts");
     }
-    let ids = |page: &super::list::Page| {
-        page.rows
-            .iter()
-            .map(|r| r.id.to_string())
-            .collect::<Vec<_>>()
-    };
+    let ids = |page: &super::list::Page| page.rows.iter().map(|r| r.id.to_string()).collect::<Vec<_>>();
     let all = store.list(Filter::default(), 1, 2).await.expect("lists");
-    assert_eq!(
-        (ids(&all), all.total),
-        (vec!["s4".to_owned(), "s3".to_owned()], 5)
-    );
+    assert_eq!((ids(&all), all.total), (vec!["s4".to_owned(), "s3".to_owned()], 5));
     let past = store.list(Filter::default(), 9, 2).await.expect("lists");
     assert_eq!((past.rows.len(), past.total), (0, 5));
     let even = Filter {
-        metadata: vec![
-            ("kind".to_owned(), "even".to_owned()),
-            ("a.b/c".to_owned(), "x".to_owned()),
-        ],
+        metadata: vec![("kind".to_owned(), "even".to_owned()), ("a.b/c".to_owned(), "x".to_owned())],
         states: Some(vec![State::Pending, State::Running]),
     };
     let even = store.list(even, 1, 20).await.expect("lists");
     assert_eq!((ids(&even).len(), even.total), (3, 3));
-    let none = Filter {
-        states: Some(Vec::new()),
-        ..Filter::default()
-    };
+    let none = Filter { states: Some(Vec::new()), ..Filter::default() };
     assert_eq!(store.list(none, 1, 20).await.expect("lists").total, 0);
 }
 
@@ -124,8 +96,5 @@ async fn events_of_one_sandbox_are_bounded() {
     for _ in 0..520 {
         store.transition(&row).await.expect("updates");
     }
-    assert_eq!(
-        store.events(&row.id, 1000).await.expect("events").len(),
-        500
-    );
+    assert_eq!(store.events(&row.id, 1000).await.expect("events").len(), 500);
 }

@@ -54,19 +54,12 @@ impl Execd {
                 });
             }
         });
-        Self {
-            open,
-            accepted,
-            task,
-            path,
-        }
+        Self { open, accepted, task, path }
     }
 }
 
 fn full(status: u16, text: impl Into<Bytes>) -> Response<Body> {
-    let body = Full::new(text.into())
-        .map_err(|never| match never {})
-        .boxed();
+    let body = Full::new(text.into()).map_err(|never| match never {}).boxed();
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(status).expect("a status");
     response
@@ -84,20 +77,14 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Body>, std::io::E
                 Some((Ok(Frame::data(Bytes::from_static(b"data: tick\n\n"))), ()))
             });
             let mut response = Response::new(BoxBody::new(StreamBody::new(ticks)));
-            response.headers_mut().insert(
-                "content-type",
-                "text/event-stream".parse().expect("a value"),
-            );
+            response.headers_mut().insert("content-type", "text/event-stream".parse().expect("a value"));
             response
         }
         "/count" => {
             let mut body = request.into_body();
             let mut bytes = 0_u64;
             while let Some(frame) = body.frame().await {
-                bytes += frame
-                    .map_err(std::io::Error::other)?
-                    .data_ref()
-                    .map_or(0, |data| data.len() as u64);
+                bytes += frame.map_err(std::io::Error::other)?.data_ref().map_or(0, |data| data.len() as u64);
             }
             full(200, bytes.to_string())
         }

@@ -51,11 +51,8 @@ impl Server {
         let dir = Arc::new(tempfile::tempdir().expect("a directory"));
         let runtime = FakeRuntime::new(dir.path());
         let unpacker =
-            image::InProcess::open(&dir.path().join("layers"), image::unpack::Limits::default())
-                .expect("a layer area");
-        let images = image::Store::open(&dir.path().join("images"), Arc::new(unpacker))
-            .await
-            .expect("a store");
+            image::InProcess::open(&dir.path().join("layers"), image::unpack::Limits::default()).expect("a layer area");
+        let images = image::Store::open(&dir.path().join("images"), Arc::new(unpacker)).await.expect("a store");
         Self::launch(Config::default(), runtime, dir, Some(images)).await
     }
 
@@ -84,22 +81,12 @@ impl Server {
         let task = tokio::spawn(server::serve(options, shared, images, listener, async {
             let _ = stopped.await;
         }));
-        Self {
-            address,
-            runtime,
-            dir,
-            stop: Some(stop),
-            task,
-        }
+        Self { address, runtime, dir, stop: Some(stop), task }
     }
 
     pub async fn stop(mut self) -> (FakeRuntime, Arc<tempfile::TempDir>) {
         let _ = self.stop.take().expect("stopped once").send(());
-        tokio::time::timeout(PATIENCE, &mut self.task)
-            .await
-            .expect("stops")
-            .expect("no panic")
-            .expect("no error");
+        tokio::time::timeout(PATIENCE, &mut self.task).await.expect("stops").expect("no panic").expect("no error");
         (self.runtime.clone(), self.dir.clone())
     }
 
@@ -147,10 +134,7 @@ impl Server {
     pub async fn state(&self, id: &str) -> String {
         let answer = self.get(&format!("/v1/sandboxes/{id}")).await;
         match answer.status.as_u16() {
-            200 => answer.json()["status"]["state"]
-                .as_str()
-                .expect("a state")
-                .to_owned(),
+            200 => answer.json()["status"]["state"].as_str().expect("a state").to_owned(),
             404 => "gone".to_owned(),
             other => panic!("{other}: {:?}", answer.json()),
         }
@@ -163,11 +147,7 @@ impl Server {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         });
-        assert!(
-            seen.await.is_ok(),
-            "{id} is {} and not {state}",
-            self.state(id).await
-        );
+        assert!(seen.await.is_ok(), "{id} is {} and not {state}", self.state(id).await);
     }
 }
 
@@ -229,10 +209,7 @@ impl Answer {
     }
 
     pub fn message(&self) -> String {
-        self.json()["message"]
-            .as_str()
-            .expect("a message")
-            .to_owned()
+        self.json()["message"].as_str().expect("a message").to_owned()
     }
 
     #[track_caller]
@@ -247,20 +224,14 @@ impl Answer {
 pub async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Answer {
     tokio::time::timeout(PATIENCE, async {
         let stream = TcpStream::connect(address).await.expect("connects");
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
-            .await
-            .expect("a handshake");
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("a handshake");
         let connection = tokio::spawn(connection);
         let response = sender.send_request(request).await.expect("an answer");
         let (head, body) = response.into_parts();
         let body = body.collect().await.expect("a whole body").to_bytes();
         drop(sender);
         let _ = connection.await;
-        Answer {
-            status: head.status,
-            headers: head.headers,
-            body,
-        }
+        Answer { status: head.status, headers: head.headers, body }
     })
     .await
     .expect("the answer comes in time")

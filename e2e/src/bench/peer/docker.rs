@@ -69,7 +69,14 @@ impl Docker {
     fn import(&self) -> Result<()> {
         let root = super::root_filesystem(&self.directory.join("rootfs"))?;
         let archive = self.directory.join("image.tar");
-        let packed = Command::new("tar").arg("--create").arg("--file").arg(&archive).arg("--directory").arg(&root).arg(".").status()?;
+        let packed = Command::new("tar")
+            .arg("--create")
+            .arg("--file")
+            .arg(&archive)
+            .arg("--directory")
+            .arg(&root)
+            .arg(".")
+            .status()?;
         ensure!(packed.success(), "tar ended with {packed}");
         self.ask(&["import", &archive.display().to_string(), IMAGE]).map(drop)
     }

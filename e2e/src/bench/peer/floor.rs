@@ -22,7 +22,12 @@ impl Floor {
         let mut command = Command::new(program);
         command.args([runs.to_string(), workers.to_string()]);
         let output = command.output().with_context(|| format!("start {}", program.display()))?;
-        ensure!(output.status.success(), "floor ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+        ensure!(
+            output.status.success(),
+            "floor ended with {}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 

@@ -64,7 +64,19 @@ pub fn all(scratch: &Path) -> Result<Vec<Launcher>> {
     let directory = tempfile::Builder::new().prefix("launch-").tempdir_in(scratch)?.keep();
     let root = super::root_filesystem(&directory.join("rootfs"))?.display().to_string();
     let bundle = bundle(&directory)?.display().to_string();
-    let bwrap = ["bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", &root, "/", "--proc", "/proc", "--dev", "/dev", "/bin/true"];
+    let bwrap = [
+        "bwrap",
+        "--unshare-all",
+        "--die-with-parent",
+        "--ro-bind",
+        &root,
+        "/",
+        "--proc",
+        "/proc",
+        "--dev",
+        "/dev",
+        "/bin/true",
+    ];
     let oci = |name: &'static str| {
         let (state, id) = (directory.join(name).display().to_string(), format!("osb-bench-{}", std::process::id()));
         let words = [name, "--root", &state, "run", "--bundle", &bundle, &id];
@@ -76,8 +88,10 @@ pub fn all(scratch: &Path) -> Result<Vec<Launcher>> {
 /// A bundle beside the root file system: the namespaces and limits of our own sandboxes, a short filter.
 fn bundle(directory: &Path) -> Result<PathBuf> {
     let mount = |target: &str, kind: &str| json!({ "destination": target, "type": kind, "source": kind, "options": ["nosuid", "nodev", "noexec"] });
-    let namespaces: Vec<Value> =
-        ["pid", "network", "ipc", "uts", "mount", "cgroup", "user"].iter().map(|kind| json!({ "type": kind })).collect();
+    let namespaces: Vec<Value> = ["pid", "network", "ipc", "uts", "mount", "cgroup", "user"]
+        .iter()
+        .map(|kind| json!({ "type": kind }))
+        .collect();
     let ids = json!([{ "containerID": 0, "hostID": 0, "size": 65536 }]);
     let config = json!({
         "ociVersion": "1.0.2",

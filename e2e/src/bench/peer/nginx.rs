@@ -47,7 +47,10 @@ impl Nginx {
         let start = Instant::now();
         while std::net::TcpStream::connect(&address).is_err() {
             if let Some(status) = child.try_wait()? {
-                bail!("nginx ended with {status}: {}", fs::read_to_string(directory.join("error.log")).unwrap_or_default());
+                bail!(
+                    "nginx ended with {status}: {}",
+                    fs::read_to_string(directory.join("error.log")).unwrap_or_default()
+                );
             }
             ensure!(start.elapsed() < PATIENCE, "nginx did not answer within {PATIENCE:?}");
             std::thread::sleep(LOOK);
@@ -58,12 +61,12 @@ impl Nginx {
 
 fn configuration(directory: &PathBuf, address: &str, upstream: Option<&str>) -> String {
     let root = directory.display();
-    let proxy = upstream.map_or(String::new(), |upstream| {
-        format!("upstream app {{ server {upstream}; keepalive 64; }}\n")
-    });
-    let location = upstream.map_or("", |_| {
-        "location / { proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection \"\"; }"
-    });
+    let proxy =
+        upstream.map_or(String::new(), |upstream| format!("upstream app {{ server {upstream}; keepalive 64; }}\n"));
+    let location = upstream.map_or(
+        "",
+        |_| "location / { proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection \"\"; }",
+    );
     format!(
         "daemon off; user root; worker_processes 2; pid {root}/pid;\n\
          events {{ worker_connections 1024; }}\n\
@@ -81,7 +84,8 @@ fn configuration(directory: &PathBuf, address: &str, upstream: Option<&str>) -> 
 impl Drop for Nginx {
     fn drop(&mut self) {
         // The master ends its workers on TERM; an error means that it is gone.
-        let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), rustix::process::Signal::TERM);
+        let _ =
+            rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), rustix::process::Signal::TERM);
         let _ = self.child.wait();
     }
 }

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use futures_util::future::try_join_all;
-use serde_json::Value;
 use hyper::Method;
+use serde_json::Value;
 
 use super::super::Bench;
 use super::super::client::Connection;
@@ -43,7 +43,8 @@ pub async fn run(bench: &Bench) -> Result<Vec<Row>> {
     let mut lists = Vec::new();
     for _ in 0..bench.runs(200) {
         let start = Instant::now();
-        let list = bed.connection.json(Method::GET, "/v1/sandboxes?state=Running&pageSize=200", &auth, Value::Null).await?;
+        let list =
+            bed.connection.json(Method::GET, "/v1/sandboxes?state=Running&pageSize=200", &auth, Value::Null).await?;
         lists.push(millis(start));
         let total = list["pagination"]["totalItems"].as_u64();
         ensure!(total == Some((each * CLIENTS) as u64), "the list tells of {total:?} running sandboxes");
@@ -76,9 +77,12 @@ pub async fn run(bench: &Bench) -> Result<Vec<Row>> {
     ];
     let note = "Eight clients create, ask and delete; 100 % is one core. Idle time is that of the server, the jailer, every monitor \
         and everything in the sandboxes over ten seconds.";
-    Ok(vec![
-        Row::new("200 sandboxes alive", figures, note).at_most("list p99", p99, 20.0, " ms").at_most("idle", used, 5.0, " % of a core"),
-    ])
+    Ok(vec![Row::new("200 sandboxes alive", figures, note).at_most("list p99", p99, 20.0, " ms").at_most(
+        "idle",
+        used,
+        5.0,
+        " % of a core",
+    )])
 }
 
 type Share = (Connection, Vec<Sandbox>);

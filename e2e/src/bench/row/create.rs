@@ -58,16 +58,21 @@ pub async fn cold(bench: &Bench) -> Result<Vec<Row>> {
     let floor = Figure::new("floor", Unit::Millis, floor);
     let (p50, ratio) = (ours.p50(), ours.p50() / floor.p50());
     let mut figures = vec![ours, ready, floor];
-    figures.extend(launchers.iter().zip(others).map(|(launcher, samples)| Figure::new(launcher.name, Unit::Millis, samples)));
+    figures.extend(
+        launchers.iter().zip(others).map(|(launcher, samples)| Figure::new(launcher.name, Unit::Millis, samples)),
+    );
     figures.push(Figure::new("docker run --network none", Unit::Millis, containers));
     let note = "Create, endpoint look-up and `POST /command` on one kept-alive connection, to the first byte of output; image \
         `host`, cached, nothing kept warm. Beside it: `floor` makes the namespaces, groups, overlay and filter and runs a static \
         program; bwrap binds a directory in namespaces, without groups, overlay or filter of ours; crun and runc do one `run` with \
         the same namespaces and groups over a prepared directory; docker runs busybox `true` by its client.";
     Ok(vec![
-        Row::new("cold create to a command's first output", figures, note)
-            .at_most("p50", p50, 15.0, " ms")
-            .at_most("ratio to floor", ratio, 4.0, ""),
+        Row::new("cold create to a command's first output", figures, note).at_most("p50", p50, 15.0, " ms").at_most(
+            "ratio to floor",
+            ratio,
+            4.0,
+            "",
+        ),
     ])
 }
 
@@ -106,11 +111,18 @@ pub async fn rate(bench: &Bench) -> Result<Vec<Row>> {
     let worst = health.p99().max(lists.p99());
     let note = "Eight clients, each of which creates a sandbox, waits until it answers and deletes it, for ten seconds; the bench, \
         the server and the sandboxes share the cores. Beside it: `floor` with two workers, making and clearing away.";
-    let figures = vec![Figure::single("osb, create and delete", Unit::Rate, ours), Figure::single("floor, 2 workers", Unit::Rate, floor)];
+    let figures = vec![
+        Figure::single("osb, create and delete", Unit::Rate, ours),
+        Figure::single("floor, 2 workers", Unit::Rate, floor),
+    ];
     Ok(vec![
         Row::new("creates in a second, sustained", figures, note).at_least("rate", ours, 100.0, "/s"),
-        Row::new("health and reads while creates and deletes run", vec![health, lists], "During the row above, on a connection of its own.")
-            .at_most("p99", worst, 50.0, " ms"),
+        Row::new(
+            "health and reads while creates and deletes run",
+            vec![health, lists],
+            "During the row above, on a connection of its own.",
+        )
+        .at_most("p99", worst, 50.0, " ms"),
     ])
 }
 

@@ -74,7 +74,11 @@ pub async fn run(bench: &Bench) -> Result<Vec<Row>> {
     ];
     let note = "`DELETE` until its answer, which comes when the groups are empty and everything is removed. Busy: 512 shells that \
         spin; on two cores the request itself waits behind them.";
-    Ok(vec![Row::new("end of a sandbox", figures, note).at_most("busy p50", p50, 50.0, " ms").at_most("busy p99", p99, 50.0, " ms")])
+    Ok(vec![
+        Row::new("end of a sandbox", figures, note)
+            .at_most("busy p50", p50, 50.0, " ms")
+            .at_most("busy p99", p99, 50.0, " ms"),
+    ])
 }
 
 fn spinners() -> String {

@@ -20,7 +20,8 @@ pub async fn run(bench: &Bench) -> Result<Vec<Row>> {
     let sandbox = bed.sandbox().await?;
     let (mut shell, mut direct) = (Vec::new(), Vec::new());
     for run in 0..WARM_UP + bench.runs(1000) {
-        for (body, samples) in [(json!({ "command": "true" }), &mut shell), (json!({ "argv": ["true"] }), &mut direct)] {
+        for (body, samples) in [(json!({ "command": "true" }), &mut shell), (json!({ "argv": ["true"] }), &mut direct)]
+        {
             let start = Instant::now();
             drain(sandbox.post(&mut bed.connection, &body).await?).await?;
             if run >= WARM_UP {

@@ -44,8 +44,12 @@ pub async fn server(bench: &Bench) -> Result<Vec<Row>> {
             "From the start of the program over an empty data directory to the answer to `/health`.",
         )
         .at_most("p50", start_p50, 50.0, " ms"),
-        Row::new("server: idle memory", vec![memory, published], "Proportional share (PSS) of all its processes, right after the start.")
-            .at_most("p50", memory_p50, 32.0, " MiB"),
+        Row::new(
+            "server: idle memory",
+            vec![memory, published],
+            "Proportional share (PSS) of all its processes, right after the start.",
+        )
+        .at_most("p50", memory_p50, 32.0, " MiB"),
         Row::new(
             "server: file",
             vec![Figure::single("osb", Unit::Memory, file)],
@@ -80,10 +84,18 @@ pub async fn execd(bench: &Bench) -> Result<Vec<Row>> {
     let (file_size, start_p50, memory_p50) = (file.p50(), start.p50(), memory.p50());
     Ok(vec![
         Row::new("execd: file", vec![file], "As carried inside `osb`.").at_most("size", file_size, 4.0, " MiB"),
-        Row::new("execd: start to `/ping`", vec![start], "From the start of the program to its answer on a unix socket.")
-            .at_most("p50", start_p50, 5.0, " ms"),
-        Row::new("execd: idle memory", vec![memory], "Proportional share (PSS) after one answer; not PID 1 of a sandbox here.")
-            .at_most("p50", memory_p50, 2.5, " MiB"),
+        Row::new(
+            "execd: start to `/ping`",
+            vec![start],
+            "From the start of the program to its answer on a unix socket.",
+        )
+        .at_most("p50", start_p50, 5.0, " ms"),
+        Row::new(
+            "execd: idle memory",
+            vec![memory],
+            "Proportional share (PSS) after one answer; not PID 1 of a sandbox here.",
+        )
+        .at_most("p50", memory_p50, 2.5, " MiB"),
     ])
 }
 

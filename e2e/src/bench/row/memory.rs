@@ -22,7 +22,8 @@ pub async fn run(bench: &Bench) -> Result<Vec<Row>> {
     let mut bed = Bed::make(bench).await?;
     bed.sandbox().await?.delete(&mut bed.connection, &bed.key.clone()).await?;
     let own = bed.server.own_processes()?;
-    let share = |pids: &[u32]| -> Result<f64> { Ok(pids.iter().map(|pid| pss(*pid)).sum::<Result<u64>>()? as f64 / MIB) };
+    let share =
+        |pids: &[u32]| -> Result<f64> { Ok(pids.iter().map(|pid| pss(*pid)).sum::<Result<u64>>()? as f64 / MIB) };
     let (free, kernel, server) = (available().await?, process::kernel()? as f64 / MIB, share(&own)?);
     let count = bench.runs(SANDBOXES);
     let mut sandboxes = Vec::new();
@@ -64,12 +65,19 @@ pub async fn run(bench: &Bench) -> Result<Vec<Row>> {
     }
     let part = |name: &str, samples: Vec<f64>| (!samples.is_empty()).then(|| Figure::new(name, Unit::Memory, samples));
     let mut figures = vec![Figure::single("osb, all, by what the machine has left", Unit::Memory, machine)];
-    let users: f64 = [&execds, &monitors, &mains].iter().map(|samples| samples.iter().sum::<f64>() / samples.len().max(1) as f64).sum();
+    let users: f64 = [&execds, &monitors, &mains]
+        .iter()
+        .map(|samples| samples.iter().sum::<f64>() / samples.len().max(1) as f64)
+        .sum();
     figures.extend(part("osb, execd", execds));
     figures.extend(part("osb, monitor", monitors));
     figures.extend(part("osb, main process (sleep)", mains));
     figures.push(Figure::single("osb, growth of the server", Unit::Memory, grown));
-    figures.push(Figure::single("osb, kernel: what the machine lost beside these", Unit::Memory, machine - users - grown));
+    figures.push(Figure::single(
+        "osb, kernel: what the machine lost beside these",
+        Unit::Memory,
+        machine - users - grown,
+    ));
     figures.push(Figure::single("osb, kernel: slabs, stacks, page tables, per core", Unit::Memory, kernel));
     figures.push(Figure::single("osb, sum of processes and kernel", Unit::Memory, users + grown + kernel));
     figures.push(Figure::single("docker container, all", Unit::Memory, container));

@@ -11,7 +11,8 @@ use super::super::sandbox::{Bed, Sandbox};
 use super::millis;
 
 /// Processes of the busy sandbox that wait, and that spin.
-const CROWD: &str = "for i in $(seq 20); do sleep 1000 & done; for i in $(seq 4); do while :; do :; done & done; echo ready; wait";
+const CROWD: &str =
+    "for i in $(seq 20); do sleep 1000 & done; for i in $(seq 4); do while :; do :; done & done; echo ready; wait";
 /// Runs before the first that counts.
 const WARM_UP: usize = 5;
 /// How long the crowd may take to be there.
@@ -42,7 +43,9 @@ pub async fn run(bench: &Bench) -> Result<Vec<Row>> {
     let row = |what: &str, ours: Figure, busy: Figure, theirs: (Vec<f64>, &'static str)| {
         let (p50, p99) = (ours.p50(), ours.p99());
         let note = "The call and reading of the state until it says so; docker by its client.";
-        Row::new(what, vec![ours, busy, figure(theirs)], note).at_most("p50", p50, 5.0, " ms").at_most("p99", p99, 20.0, " ms")
+        Row::new(what, vec![ours, busy, figure(theirs)], note)
+            .at_most("p50", p50, 5.0, " ms")
+            .at_most("p99", p99, 20.0, " ms")
     };
     Ok(vec![
         row("pause", pause, busy_pause, (pauses, "docker pause, idle")),

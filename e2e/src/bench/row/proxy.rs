@@ -54,9 +54,18 @@ pub async fn run(bench: &Bench) -> Result<Vec<Row>> {
     let rate_note = "Eight kept-alive connections, one request after another on each, an nginx as the application: inside the \
         sandbox for us, on the machine for the others.";
     Ok(vec![
-        Row::new("HTTP proxy to a sandbox's port: rate", rates, rate_note).at_least("share of nginx", share, 70.0, " %"),
-        Row::new("HTTP proxy to a sandbox's port: latency", latencies, "One kept-alive connection; added is against direct.")
-            .at_most("added p99", added, 1.0, " ms"),
+        Row::new("HTTP proxy to a sandbox's port: rate", rates, rate_note).at_least(
+            "share of nginx",
+            share,
+            70.0,
+            " %",
+        ),
+        Row::new(
+            "HTTP proxy to a sandbox's port: latency",
+            latencies,
+            "One kept-alive connection; added is against direct.",
+        )
+        .at_most("added p99", added, 1.0, " ms"),
     ])
 }
 
@@ -98,7 +107,8 @@ impl Subject {
     }
 
     async fn ask(&self, connection: &mut Connection) -> Result<()> {
-        let headers: Vec<(&str, &str)> = self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let headers: Vec<(&str, &str)> =
+            self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         connection.ask(Method::GET, &self.path, &headers, Payload::Empty).await?;
         Ok(())
     }
@@ -114,7 +124,10 @@ impl Application {
         std::fs::write(directory.join("app.conf"), text)?;
         let mut command = std::process::Command::new("nginx");
         command.args(["-e", "/dev/null", "-c"]).arg(directory.join("app.conf"));
-        command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        command
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null());
         let application = Self(command.spawn().context("start nginx: is nginx-light installed?")?);
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             std::thread::sleep(Duration::from_millis(5));

@@ -13,7 +13,9 @@ fn texts(pieces: &[&[u8]]) -> Vec<String> {
     lines.finish(SUFFIX, &mut out);
     let out = String::from_utf8(out).expect("events are text");
     let events = out.split("\n\n").filter(|event| !event.is_empty());
-    events.map(|event| serde_json::from_str::<StreamEvent>(event).expect("an event is JSON").text.unwrap_or_default()).collect()
+    events
+        .map(|event| serde_json::from_str::<StreamEvent>(event).expect("an event is JSON").text.unwrap_or_default())
+        .collect()
 }
 
 #[track_caller]

@@ -6,11 +6,7 @@ use std::process::Command;
 use super::*;
 
 fn run(program: &str, arguments: &[&str], directory: &Path) {
-    let status = Command::new(program)
-        .args(arguments)
-        .current_dir(directory)
-        .status()
-        .expect("start a program");
+    let status = Command::new(program).args(arguments).current_dir(directory).status().expect("start a program");
     assert!(status.success(), "{program} {arguments:?}");
 }
 
@@ -23,16 +19,8 @@ fn tree(directory: &Path, long_names: bool) {
     std::os::unix::fs::symlink("sub/file", directory.join("link")).unwrap();
     std::os::unix::fs::chown(directory.join("empty"), Some(1234), Some(2345)).unwrap();
     run("chmod", &["4751", "empty"], directory);
-    run(
-        "touch",
-        &["-d", "1999-12-31T23:59:59Z", "sub/file", "sub"],
-        directory,
-    );
-    run(
-        "touch",
-        &["-h", "-d", "2001-01-01T00:00:00Z", "link"],
-        directory,
-    );
+    run("touch", &["-d", "1999-12-31T23:59:59Z", "sub/file", "sub"], directory);
+    run("touch", &["-h", "-d", "2001-01-01T00:00:00Z", "link"], directory);
     if long_names {
         let deep = format!("{}/{}", "d".repeat(200), "e".repeat(200));
         fs::create_dir_all(directory.join(&deep)).unwrap();
@@ -40,21 +28,7 @@ fn tree(directory: &Path, long_names: bool) {
         std::os::unix::fs::symlink("t".repeat(300), directory.join("long target")).unwrap();
         fs::write(directory.join("näme"), b"x").unwrap();
     }
-    run(
-        "find",
-        &[
-            ".",
-            "-type",
-            "d",
-            "-exec",
-            "touch",
-            "-d",
-            "2010-10-10T10:10:10Z",
-            "{}",
-            "+",
-        ],
-        directory,
-    );
+    run("find", &[".", "-type", "d", "-exec", "touch", "-d", "2010-10-10T10:10:10Z", "{}", "+"], directory);
 }
 
 #[track_caller]
@@ -65,38 +39,19 @@ fn check(options: &[&str], make: impl FnOnce(&Path), whole_seconds: bool) {
     if whole_seconds {
         run(
             "find",
-            &[
-                ".",
-                "-newermt",
-                "2020-01-01",
-                "-exec",
-                "touch",
-                "-h",
-                "-d",
-                "2015-05-05T05:05:05Z",
-                "{}",
-                "+",
-            ],
+            &[".", "-newermt", "2020-01-01", "-exec", "touch", "-h", "-d", "2015-05-05T05:05:05Z", "{}", "+"],
             source.path(),
         );
     }
     let archive = tempfile::NamedTempFile::new().unwrap();
     let file = archive.path().to_str().unwrap();
-    run(
-        "tar",
-        &[options, &["-cf", file, "."]].concat(),
-        source.path(),
-    );
+    run("tar", &[options, &["-cf", file, "."]].concat(), source.path());
     let packed = fs::read(archive.path()).unwrap();
     let plain = match Compression::detect(&packed) {
         Compression::None => packed.clone(),
         Compression::Gzip => {
             let mut plain = Vec::new();
-            std::io::copy(
-                &mut flate2::read::MultiGzDecoder::new(&packed[..]),
-                &mut plain,
-            )
-            .unwrap();
+            std::io::copy(&mut flate2::read::MultiGzDecoder::new(&packed[..]), &mut plain).unwrap();
             plain
         }
         Compression::Zstd => zstd::decode_all(&packed[..]).unwrap(),
@@ -112,39 +67,19 @@ fn check(options: &[&str], make: impl FnOnce(&Path), whole_seconds: bool) {
         &Limits::default(),
     )
     .unwrap();
-    assert_eq!(
-        listing(&ground.layer()),
-        listing(source.path()),
-        "with {options:?}"
-    );
+    assert_eq!(listing(&ground.layer()), listing(source.path()), "with {options:?}");
 }
 
 #[test]
 fn every_format_of_gnu_tar_is_read() {
     for format in ["gnu", "oldgnu", "pax"] {
-        check(
-            &["--format", format],
-            |directory| tree(directory, true),
-            format != "pax",
-        );
+        check(&["--format", format], |directory| tree(directory, true), format != "pax");
     }
     for format in ["ustar", "v7"] {
-        check(
-            &["--format", format],
-            |directory| tree(directory, false),
-            true,
-        );
+        check(&["--format", format], |directory| tree(directory, false), true);
     }
-    check(
-        &["--format", "pax", "-z"],
-        |directory| tree(directory, true),
-        false,
-    );
-    check(
-        &["--format", "pax", "--zstd"],
-        |directory| tree(directory, true),
-        false,
-    );
+    check(&["--format", "pax", "-z"], |directory| tree(directory, true), false);
+    check(&["--format", "pax", "--zstd"], |directory| tree(directory, true), false);
 }
 
 #[test]
@@ -154,26 +89,15 @@ fn every_sparse_format_of_gnu_tar_is_read() {
         // More pieces than fit into the first header and the first block of a map.
         for piece in 0..60_u64 {
             use std::os::unix::fs::FileExt;
-            file.write_all_at(&[u8::try_from(piece).unwrap() + 1; 4096], piece * 16_384)
-                .unwrap();
+            file.write_all_at(&[u8::try_from(piece).unwrap() + 1; 4096], piece * 16_384).unwrap();
         }
         file.set_len(1 << 20).unwrap();
-        fs::File::create(directory.join("only hole"))
-            .unwrap()
-            .set_len(300_000)
-            .unwrap();
-        fs::File::create(directory.join("after"))
-            .unwrap()
-            .write_all(b"still aligned")
-            .unwrap();
+        fs::File::create(directory.join("only hole")).unwrap().set_len(300_000).unwrap();
+        fs::File::create(directory.join("after")).unwrap().write_all(b"still aligned").unwrap();
     };
     check(&["--format", "gnu", "--sparse"], holes, true);
     for version in ["0.0", "0.1", "1.0"] {
-        check(
-            &["--format", "pax", "--sparse", "--sparse-version", version],
-            holes,
-            false,
-        );
+        check(&["--format", "pax", "--sparse", "--sparse-version", version], holes, false);
     }
 }
 
@@ -189,16 +113,10 @@ fn holes_stay_holes() {
     map.resize(512, 0);
     map.extend([9; 512]);
     let ground = Ground::new();
-    ground
-        .unpack(&Tar::new().pax(&records).file("x", &map).bytes())
-        .unwrap();
+    ground.unpack(&Tar::new().pax(&records).file("x", &map).bytes()).unwrap();
     let metadata = fs::metadata(ground.layer().join("hole")).unwrap();
     assert_eq!(metadata.len(), 1 << 20);
-    assert!(
-        metadata.blocks() * 512 < 64 << 10,
-        "{} blocks",
-        metadata.blocks()
-    );
+    assert!(metadata.blocks() * 512 < 64 << 10, "{} blocks", metadata.blocks());
 }
 
 #[test]
@@ -217,15 +135,7 @@ fn several_gzip_members_and_zstd_frames_are_one_stream() {
     ] {
         let ground = Ground::new();
         let root = fs::File::open(ground.layer()).unwrap();
-        unpack_layer(
-            &packed[..],
-            compression,
-            root.as_fd(),
-            &diff_id(&archive),
-            Ownership::Keep,
-            &SMALL,
-        )
-        .unwrap();
+        unpack_layer(&packed[..], compression, root.as_fd(), &diff_id(&archive), Ownership::Keep, &SMALL).unwrap();
         assert_eq!(fs::read(ground.layer().join("a")).unwrap(), [1; 3000]);
         let cut = unpack_layer(
             &packed[..packed.len() - 5],

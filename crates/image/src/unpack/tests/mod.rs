@@ -80,9 +80,7 @@ impl Tar {
     }
 
     pub(super) fn pax(mut self, records: &[(&str, &[u8])]) -> Self {
-        self.0
-            .append_pax_extensions(records.iter().copied())
-            .expect("append to memory");
+        self.0.append_pax_extensions(records.iter().copied()).expect("append to memory");
         self
     }
 
@@ -101,11 +99,7 @@ pub(super) fn header(kind: EntryType, name: &str, link: &str) -> Header {
     header.set_entry_type(kind);
     header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
     header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());
-    header.set_mode(if kind == EntryType::Directory {
-        0o755
-    } else {
-        0o644
-    });
+    header.set_mode(if kind == EntryType::Directory { 0o755 } else { 0o644 });
     header.set_uid(0);
     header.set_gid(0);
     header.set_mtime(1_000_000);
@@ -142,14 +136,8 @@ impl Ground {
         limits: &Limits,
     ) -> Result<LayerStats, UnpackError> {
         let root = fs::File::open(self.layer()).expect("open the layer");
-        let result = unpack_layer(
-            archive,
-            Compression::detect(archive),
-            root.as_fd(),
-            &diff_id(archive),
-            ownership,
-            limits,
-        );
+        let result =
+            unpack_layer(archive, Compression::detect(archive), root.as_fd(), &diff_id(archive), ownership, limits);
         self.assert_outside_untouched();
         result
     }
@@ -159,28 +147,14 @@ impl Ground {
     }
 
     fn assert_outside_untouched(&self) {
-        let mut names: Vec<_> = fs::read_dir(self.directory.path())
-            .expect("list")
-            .map(|item| item.expect("list").file_name())
-            .collect();
+        let mut names: Vec<_> =
+            fs::read_dir(self.directory.path()).expect("list").map(|item| item.expect("list").file_name()).collect();
         names.sort();
         assert_eq!(names, ["layer", "outside"]);
         let canary = self.directory.path().join("outside/canary");
-        assert_eq!(
-            fs::read_dir(self.directory.path().join("outside"))
-                .expect("list")
-                .count(),
-            1
-        );
-        assert_eq!(
-            fs::read_to_string(&canary).expect("read the canary"),
-            "alive"
-        );
-        assert_eq!(
-            fs::metadata(&canary).expect("look at the canary").nlink(),
-            1,
-            "the canary got a hard link"
-        );
+        assert_eq!(fs::read_dir(self.directory.path().join("outside")).expect("list").count(), 1);
+        assert_eq!(fs::read_to_string(&canary).expect("read the canary"), "alive");
+        assert_eq!(fs::metadata(&canary).expect("look at the canary").nlink(), 1, "the canary got a hard link");
     }
 }
 
@@ -197,15 +171,9 @@ fn list(root: &Path, path: &Path, lines: &mut Vec<String>) {
     let metadata = fs::symlink_metadata(&full).expect("look at a file");
     let kind = metadata.file_type();
     let what = if kind.is_file() {
-        format!(
-            "file {}",
-            crate::digest::Digest::of(&fs::read(&full).expect("read a file")).hex()
-        )
+        format!("file {}", crate::digest::Digest::of(&fs::read(&full).expect("read a file")).hex())
     } else if kind.is_symlink() {
-        format!(
-            "link {}",
-            fs::read_link(&full).expect("read a link").display()
-        )
+        format!("link {}", fs::read_link(&full).expect("read a link").display())
     } else if kind.is_char_device() {
         format!("device {}", metadata.rdev())
     } else if kind.is_fifo() {
@@ -224,11 +192,7 @@ fn list(root: &Path, path: &Path, lines: &mut Vec<String>) {
     ));
     if kind.is_dir() {
         for item in fs::read_dir(&full).expect("list a directory") {
-            list(
-                root,
-                &path.join(item.expect("list a directory").file_name()),
-                lines,
-            );
+            list(root, &path.join(item.expect("list a directory").file_name()), lines);
         }
     }
 }

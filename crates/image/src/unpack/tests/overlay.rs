@@ -4,21 +4,17 @@ use super::*;
 
 fn is_opaque(path: &Path) -> bool {
     let mut value = [0; 8];
-    rustix::fs::getxattr(path, "user.overlay.opaque", &mut value[..])
-        .is_ok_and(|len| &value[..len] == b"y")
+    rustix::fs::getxattr(path, "user.overlay.opaque", &mut value[..]).is_ok_and(|len| &value[..len] == b"y")
 }
 
 fn is_whiteout(path: &Path) -> bool {
-    fs::symlink_metadata(path)
-        .is_ok_and(|metadata| metadata.file_type().is_char_device() && metadata.rdev() == 0)
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_char_device() && metadata.rdev() == 0)
 }
 
 #[track_caller]
 fn layer(tar: Tar) -> Ground {
     let ground = Ground::new();
-    ground
-        .unpack(&tar.bytes())
-        .expect("the archive was refused");
+    ground.unpack(&tar.bytes()).expect("the archive was refused");
     ground
 }
 
@@ -43,39 +39,25 @@ fn marks_become_whiteouts_and_opaque_directories() {
 
 #[test]
 fn what_a_layer_adds_wins_over_its_own_marks_in_any_order() {
-    for tar in [
-        Tar::new().file(".wh.f", b"").file("f", b"x"),
-        Tar::new().file("f", b"x").file(".wh.f", b""),
-    ] {
+    for tar in [Tar::new().file(".wh.f", b"").file("f", b"x"), Tar::new().file("f", b"x").file(".wh.f", b"")] {
         let ground = layer(tar);
         assert_eq!(fs::read(ground.layer().join("f")).unwrap(), b"x");
     }
     for tar in [
-        Tar::new()
-            .file(".wh.d", b"")
-            .directory("d")
-            .file("d/x", b"x"),
-        Tar::new()
-            .directory("d")
-            .file("d/x", b"x")
-            .file(".wh.d", b""),
+        Tar::new().file(".wh.d", b"").directory("d").file("d/x", b"x"),
+        Tar::new().directory("d").file("d/x", b"x").file(".wh.d", b""),
         Tar::new().file(".wh.d", b"").file("d/x", b"x"),
     ] {
         let ground = layer(tar);
         assert!(ground.layer().join("d/x").is_file());
-        assert!(
-            is_opaque(&ground.layer().join("d")),
-            "the directory below shows through"
-        );
+        assert!(is_opaque(&ground.layer().join("d")), "the directory below shows through");
     }
 }
 
 #[test]
 fn marks_that_name_nothing_are_refused() {
     for name in [".wh.", ".wh..", ".wh...", "d/.wh..", ".wh.d/x"] {
-        Ground::new()
-            .unpack(&Tar::new().file(name, b"").bytes())
-            .expect_err(name);
+        Ground::new().unpack(&Tar::new().file(name, b"").bytes()).expect_err(name);
     }
 }
 
@@ -91,10 +73,7 @@ fn directories_keep_their_times_whatever_is_put_into_them_later() {
             .file("a/b/3", b"")
             .file("a/i/j/k", b""),
     );
-    for line in listing(&ground.layer())
-        .iter()
-        .filter(|line| line.starts_with("./a ") || line.starts_with("./a/b "))
-    {
+    for line in listing(&ground.layer()).iter().filter(|line| line.starts_with("./a ") || line.starts_with("./a/b ")) {
         assert!(line.contains(" 1000000.000000000 "), "{line}");
     }
     for name in ["a/i", "a/i/j"] {
@@ -111,12 +90,7 @@ fn an_ordinary_user_can_unpack_and_remove_read_only_directories() {
         closed.set_mode(0o555);
         closed.set_uid(4321);
         closed.set_cksum();
-        Tar::new()
-            .raw(&closed, b"")
-            .directory("closed/d")
-            .file("closed/d/f", b"x")
-            .file("closed/g", b"x")
-            .bytes()
+        Tar::new().raw(&closed, b"").directory("closed/d").file("closed/d/f", b"x").file("closed/g", b"x").bytes()
     };
     let ground = Ground::new();
     std::os::unix::fs::chown(ground.layer(), Some(12345), Some(12345)).unwrap();
@@ -138,20 +112,10 @@ fn an_ordinary_user_can_unpack_and_remove_read_only_directories() {
         )
         .unwrap();
         let root = fs::File::open(&path).unwrap();
-        unpack_layer(
-            &archive[..],
-            Compression::None,
-            root.as_fd(),
-            &diff_id(&archive),
-            Ownership::Current,
-            &SMALL,
-        )
-        .unwrap();
+        unpack_layer(&archive[..], Compression::None, root.as_fd(), &diff_id(&archive), Ownership::Current, &SMALL)
+            .unwrap();
         let closed = fs::metadata(path.join("closed")).unwrap();
-        assert_eq!(
-            (closed.mode() & 0o7777, closed.uid(), closed.mtime()),
-            (0o555, 12345, 1_000_000)
-        );
+        assert_eq!((closed.mode() & 0o7777, closed.uid(), closed.mtime()), (0o555, 12345, 1_000_000));
         crate::unpack::tree::remove(root.as_fd(), b"closed").unwrap();
         assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
     });

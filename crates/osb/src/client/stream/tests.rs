@@ -15,11 +15,16 @@ fn events(stream: &str, piece: usize) -> Result<Vec<Event>, Failure> {
 }
 
 const BARE: &str = concat!(
-    r#"{"type":"init","text":"abc","timestamp":1}"#, "\n\n",
-    r#"{"type":"ping","text":"pong","timestamp":1}"#, "\n\n",
-    r#"{"type":"stdout","text":"Grüße\n","timestamp":1}"#, "\n\n",
-    r#"{"type":"stderr","text":"half","timestamp":1}"#, "\n\n",
-    r#"{"type":"error","error":{"ename":"CommandExecError","evalue":"3","traceback":["exit status 3"]},"timestamp":1}"#, "\n\n",
+    r#"{"type":"init","text":"abc","timestamp":1}"#,
+    "\n\n",
+    r#"{"type":"ping","text":"pong","timestamp":1}"#,
+    "\n\n",
+    r#"{"type":"stdout","text":"Grüße\n","timestamp":1}"#,
+    "\n\n",
+    r#"{"type":"stderr","text":"half","timestamp":1}"#,
+    "\n\n",
+    r#"{"type":"error","error":{"ename":"CommandExecError","evalue":"3","traceback":["exit status 3"]},"timestamp":1}"#,
+    "\n\n",
 );
 
 #[test]

@@ -38,7 +38,8 @@ fn kernel(machine: &Machine) -> Check {
     if machine.kernel >= OVERLAY_IN_USERNS {
         Check::ok("kernel", machine.release.clone())
     } else {
-        Check::missing("kernel", machine.release.clone()).remedy("install a kernel of 5.11 or later; 6.1 or later is best")
+        Check::missing("kernel", machine.release.clone())
+            .remedy("install a kernel of 5.11 or later; 6.1 or later is best")
     }
 }
 
@@ -111,10 +112,13 @@ fn cgroups(machine: &Machine) -> Check {
     let name = "cgroups";
     let cgroups = &machine.cgroups;
     let found = format!("{}: {}", cgroups.layout, cgroups.controllers.join(" "));
-    let absent: Vec<_> =
-        ["cpu", "memory", "pids"].into_iter().filter(|name| !cgroups.controllers.iter().any(|have| have == name)).collect();
+    let absent: Vec<_> = ["cpu", "memory", "pids"]
+        .into_iter()
+        .filter(|name| !cgroups.controllers.iter().any(|have| have == name))
+        .collect();
     if !cgroups.writable {
-        let check = Check::weaker(name, format!("{found}; not this user's to use, so memory and cpu limits are coarse"));
+        let check =
+            Check::weaker(name, format!("{found}; not this user's to use, so memory and cpu limits are coarse"));
         return if machine.root {
             check.remedy("mount a cgroup filesystem: mount -t cgroup2 none /sys/fs/cgroup")
         } else {
@@ -134,10 +138,12 @@ fn cgroups(machine: &Machine) -> Check {
 fn disk_limits(machine: &Machine) -> Check {
     let name = "disk limits";
     if !machine.root {
-        return Check::weaker(name, "as an ordinary user by tmpfs only, charged to memory").remedy("run osb as root for limits on disk");
+        return Check::weaker(name, "as an ordinary user by tmpfs only, charged to memory")
+            .remedy("run osb as root for limits on disk");
     }
     if machine.mkfs.is_none() {
-        return Check::weaker(name, "no mkfs.ext4: by tmpfs only, charged to memory").remedy("apt-get install -y e2fsprogs");
+        return Check::weaker(name, "no mkfs.ext4: by tmpfs only, charged to memory")
+            .remedy("apt-get install -y e2fsprogs");
     }
     if !machine.loop_devices || !machine.ext4 {
         return Check::weaker(name, "no loop devices or no ext4: by tmpfs only, charged to memory")
@@ -160,7 +166,8 @@ fn landlock(machine: &Machine) -> Check {
     if machine.landlock {
         Check::ok("landlock", "on")
     } else {
-        Check::weaker("landlock", "off: one layer of protection less").remedy("boot with lsm=landlock,... where the kernel has it")
+        Check::weaker("landlock", "off: one layer of protection less")
+            .remedy("boot with lsm=landlock,... where the kernel has it")
     }
 }
 
@@ -180,13 +187,16 @@ fn open_files(machine: &Machine) -> Check {
     if hard >= COMFORTABLE_OPEN_FILES {
         Check::ok("open files", found)
     } else {
-        Check::weaker("open files", found).remedy("for many sandboxes: LimitNOFILE=1048576 in the service, or ulimit -n")
+        Check::weaker("open files", found)
+            .remedy("for many sandboxes: LimitNOFILE=1048576 in the service, or ulimit -n")
     }
 }
 
 fn python(machine: &Machine) -> Check {
     match &machine.python {
         Some(version) => Check::ok("python3 in the host image", version.clone()),
-        None => Check::weaker("python3 in the host image", "there is none").remedy("as root: apt-get install -y python3"),
+        None => {
+            Check::weaker("python3 in the host image", "there is none").remedy("as root: apt-get install -y python3")
+        }
     }
 }

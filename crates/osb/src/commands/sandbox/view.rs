@@ -31,9 +31,9 @@ pub fn detail(sandbox: &Sandbox) -> String {
     let status = &sandbox.status;
     let when = |time: &String| format!("{time} ({})", units::relative(time, now));
     let joined = |map: &Option<BTreeMap<String, String>>| {
-        map.as_ref().filter(|map| !map.is_empty()).map(|map| {
-            map.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
-        })
+        map.as_ref()
+            .filter(|map| !map.is_empty())
+            .map(|map| map.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", "))
     };
     let receipt = sandbox.receipt.as_ref();
     let weaker = receipt.and_then(|receipt| receipt["weaker"].as_array()).filter(|list| !list.is_empty());

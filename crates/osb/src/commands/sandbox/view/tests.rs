@@ -4,7 +4,8 @@ use super::*;
 
 #[test]
 fn limits_of_a_receipt_are_told_with_what_enforces_them() {
-    let receipt = json!({"limits": {"memory": {"value": 536870912, "by": "cgroup v1"}, "pids": {"value": null, "by": "none"}}});
+    let receipt =
+        json!({"limits": {"memory": {"value": 536870912, "by": "cgroup v1"}, "pids": {"value": null, "by": "none"}}});
     assert_eq!(limits(&receipt).expect("limits"), "memory 512.0 MiB (cgroup v1), pids none (none)");
     assert_eq!(limits(&json!({})), None);
 }
