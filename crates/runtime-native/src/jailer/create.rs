@@ -222,6 +222,8 @@ fn make(jail: &Jail, order: Order) -> Result<(Live, Receipt)> {
     if let FallbackDisk::Directory(path) = &fallback_disk {
         fs::create_dir(path).op("make the disk directory")?;
     }
+    // There from the start, so that whoever is told of the sandbox can read its console.
+    File::create(jail.paths.sandbox(&plan.id).join(state::CONSOLE)).op("make the console log")?;
     let pipes = Pipes::new()?;
     let watching = File::create(jail.paths.sandbox(&plan.id).join(state::WATCHING)).op("make the monitor's lock")?;
     flock(&watching, FlockOperation::NonBlockingLockExclusive).op("lock the monitor's lock")?;
