@@ -39,9 +39,7 @@ pub fn unpack(jail: &Jail, layer: &str, compression: Compression, blob: OwnedFd)
         Mode::User => Ownership::Current,
     };
     let work = || {
-        if let Some(stats) = area.stats(&layer)? {
-            return Ok(stats);
-        }
+        // Also when the layer is there: the blob must prove to be that layer before anybody may use it as such.
         let draft = area.begin()?;
         let stats = unpack_layer(File::from(blob), compression, draft.root(), &layer, ownership, &Limits::default())?;
         draft.commit(&layer, &stats)?;
@@ -71,6 +69,12 @@ pub fn host(jail: &Jail) -> Result<Reply> {
         env: made.config.env,
         working_dir: made.config.working_dir,
     })
+}
+
+/// Removes what killed workers left half made; those that live are left alone.
+pub fn sweep(root: &std::path::Path) -> Result<()> {
+    let swept = Area::open(root).and_then(|area| area.sweep());
+    swept.map(|_| ()).map_err(|error| Failure::internal(format!("sweep the layers: {error}")))
 }
 
 fn answer(result: std::result::Result<Reply, UnpackError>) -> Reply {

@@ -452,6 +452,7 @@ fn prepare_directories(paths: &Paths, config: &JailerConfig) -> Result<()> {
 
 /// Removes what a killed predecessor may have left half made.
 fn sweep(paths: &Paths) -> Result<()> {
+    layers::sweep(&paths.layers())?;
     for entry in fs::read_dir(paths.disks()).op("list disks")? {
         let entry = entry.op("list disks")?;
         if entry.file_name().to_string_lossy().starts_with("new-") {
