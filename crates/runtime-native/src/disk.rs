@@ -29,6 +29,10 @@ pub const MAX_BYTES: u64 = 4 << 40;
 /// Piece by which sparse images are copied.
 const COPY_BYTES: usize = 256 << 10;
 
+/// No copies of the superblock and all structures at the front: an empty image is then 4 pieces instead of 16, and a
+/// host that discards what it frees needs some milliseconds for each piece when the image goes.
+const EXTENDED: &str = "nodiscard,lazy_itable_init=1,root_owner=0:0,num_backup_sb=0,packed_meta_blocks=1";
+
 /// Directory of a disk that holds what the sandbox writes over its image.
 pub const UPPER: &str = "upper";
 /// Directory that overlayfs works in.
@@ -113,8 +117,8 @@ fn format(path: &Path, size: Size) -> Result<()> {
     let file = File::create(path).op("make a disk template")?;
     file.set_len(size.bytes).op("make a disk template")?;
     let output = Command::new("mkfs.ext4")
-        .args(["-q", "-F", "-m", "0", "-b", "4096", "-I", "256", "-O", "^has_journal,^resize_inode"])
-        .args(["-E", "nodiscard,lazy_itable_init=1,root_owner=0:0", "-N", &size.inodes.to_string()])
+        .args(["-q", "-F", "-m", "0", "-b", "4096", "-I", "256", "-O", "^has_journal,^resize_inode,sparse_super2"])
+        .args(["-E", EXTENDED, "-N", &size.inodes.to_string()])
         .arg(path)
         .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
         .stdin(Stdio::null())
