@@ -1,6 +1,8 @@
 //! `osb server` with a data directory of its own.
 
 use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -142,10 +144,36 @@ impl Server {
         self.end()
     }
 
+    /// Deletes what a row left. Blocking, because it is also called while a failed row is dropped.
+    fn delete_all(&self) -> Result<()> {
+        if self.key.is_empty() {
+            return Ok(());
+        }
+        let list = self.ask_blocking("GET", "/v1/sandboxes?pageSize=200")?;
+        let list: serde_json::Value = serde_json::from_slice(&list).context("read the list of sandboxes")?;
+        for id in list["items"].as_array().into_iter().flatten().filter_map(|item| item["id"].as_str()) {
+            self.ask_blocking("DELETE", &format!("/v1/sandboxes/{id}?grace=0"))?;
+        }
+        Ok(())
+    }
+
+    /// The body of the answer to a request that closes its connection.
+    fn ask_blocking(&self, method: &str, path: &str) -> Result<Vec<u8>> {
+        let mut stream = TcpStream::connect(self.address())?;
+        let (host, key) = (self.address(), &self.key);
+        write!(stream, "{method} {path} HTTP/1.0\r\nhost: {host}\r\nopen-sandbox-api-key: {key}\r\n\r\n")?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        let head = answer.windows(4).position(|four| four == b"\r\n\r\n").context("an answer has a head")?;
+        Ok(answer.split_off(head + 4))
+    }
+
     fn end(&mut self) -> Result<()> {
         if self.child.try_wait()?.is_some() {
             return Ok(());
         }
+        // A server that stops leaves its sandboxes running; those of a failed row must not outlive it.
+        self.delete_all()?;
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), rustix::process::Signal::TERM)?;
         let deadline = Instant::now() + STOP;
         while Instant::now() < deadline {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use e2e::bench::{Length, Options, relay, repeat, run};
+use tokio::signal::unix::{SignalKind, signal};
 
 const USAGE: &str = "usage: bench --osb PATH --floor PATH --execd PATH --json PATH --markdown PATH [--revision TEXT] [--quick] [ROW ...]";
 
@@ -31,7 +32,18 @@ fn start() -> Result<()> {
         return repeat(times.parse().context("repeat how often?")?, command);
     }
     let options = options(words)?;
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run(options))
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(until_told(run(options)))
+}
+
+/// Gives up in order when it is told to, so that servers, sandboxes and daemons end with it.
+async fn until_told(work: impl Future<Output = Result<()>>) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        done = work => done,
+        _ = terminate.recv() => bail!("told to end"),
+        _ = interrupt.recv() => bail!("told to end"),
+    }
 }
 
 fn options(words: Vec<String>) -> Result<Options> {

@@ -31,7 +31,7 @@ pub async fn run(bench: &Bench) -> Result<Vec<Row>> {
         idle.push(millis(start));
     }
     let without = descendants(bed.server.pid())?.len();
-    for _ in 0..bench.runs(50) {
+    for _ in 0..bench.runs(20) {
         let sandbox = bed.sandbox().await?;
         sandbox.run(&mut bed.connection, &format!("({}) >/dev/null 2>&1 &", spinners())).await?;
         let start = Instant::now();
@@ -57,7 +57,7 @@ pub async fn run(bench: &Bench) -> Result<Vec<Row>> {
         let container = docker.sleeper()?;
         their_idle.push(docker.time(&["rm", "--force", &container])?);
     }
-    for _ in 0..bench.runs(20) {
+    for _ in 0..bench.runs(5) {
         let container = docker.sleeper()?;
         let spinners = format!("({}) >/dev/null 2>&1 & while ! [ -e /proc/{PROCESSES} ]; do :; done", spinners());
         docker.ask(&["exec", &container, "/bin/sh", "-c", &spinners])?;

@@ -30,7 +30,7 @@ pub async fn run(bench: &Bench) -> Result<Vec<Row>> {
 async fn lines(bench: &Bench, line: u64, bound: f64) -> Result<Row> {
     let bytes = BYTES / line * line;
     let command = format!("yes {} | head -c {bytes}", "y".repeat(line as usize - 1));
-    let runs = bench.runs(20).max(2);
+    let runs = bench.runs(8).max(2);
     let mut bed = Bed::make(bench).await?;
     let sandbox = bed.sandbox().await?;
     let server = bed.server.api_process()?;
@@ -56,7 +56,7 @@ async fn lines(bench: &Bench, line: u64, bound: f64) -> Result<Row> {
     let docker = Docker::start(bench)?;
     let container = docker.sleeper()?;
     let mut theirs = Vec::new();
-    for _ in 0..bench.runs(5).max(1) {
+    for _ in 0..bench.runs(2).max(1) {
         theirs.push(docker_output(&docker, &container, &command, bytes)?);
     }
     let ours = Figure::new("osb", Unit::Megabytes, ours);

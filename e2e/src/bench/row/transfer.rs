@@ -26,7 +26,7 @@ const BOUNDARY: &str = "osb-bench-boundary";
 
 /// Both ways.
 pub async fn run(bench: &Bench) -> Result<Vec<Row>> {
-    let runs = bench.runs(20).max(2);
+    let runs = bench.runs(5).max(2);
     let mut bed = Bed::make(bench).await?;
     let sandbox = bed.sandbox().await?;
     let nginx = Nginx::start(bench, None)?;
