@@ -83,8 +83,12 @@ impl Daemon {
     /// Whether a request with this token header may pass; the comparison takes the same time for all
     /// tokens of the right length.
     pub fn admits(&self, presented: Option<&[u8]>) -> bool {
-        let Some(token) = &self.token else { return true };
-        let Some(presented) = presented else { return false };
+        let Some(token) = &self.token else {
+            return true;
+        };
+        let Some(presented) = presented else {
+            return false;
+        };
         let difference = token.bytes().zip(presented).fold(0, |found, (a, b)| found | (a ^ b));
         std::hint::black_box(difference) == 0 && token.len() == presented.len()
     }
@@ -112,7 +116,9 @@ impl Daemon {
     /// The sandbox's environment with the env file's entries on top.
     pub fn env_with_file(&self) -> Environment {
         let mut env = self.paths.env.clone();
-        let Some(path) = env.get(ENV_FILE_VARIABLE).filter(|path| !path.is_empty()).cloned() else { return env };
+        let Some(path) = env.get(ENV_FILE_VARIABLE).filter(|path| !path.is_empty()).cloned() else {
+            return env;
+        };
         match File::open(&path) {
             Ok(file) => {
                 let mut bytes = Vec::new();
@@ -129,7 +135,9 @@ impl Daemon {
     fn create_env_file(&self, path: &Path) {
         let Some(parent) = path.parent() else { return };
         let _ = std::fs::create_dir_all(parent);
-        let Ok(file) = OpenOptions::new().append(true).create_new(true).mode(0o644).open(path) else { return };
+        let Ok(file) = OpenOptions::new().append(true).create_new(true).mode(0o644).open(path) else {
+            return;
+        };
         if let Some(user) = self.user {
             let _ = fchown(&file, Some(user.uid), Some(user.gid)); // else only execd's own user may append
         }

@@ -119,7 +119,9 @@ pub fn apply_env_file(text: &str, env: &mut Environment) {
         let line_end = text[position..].find('\n').map_or(text.len(), |at| position + at);
         position = line_end + 1;
         let line = &text[line_start..line_end];
-        let Some((name, value)) = line.split_once('=') else { continue };
+        let Some((name, value)) = line.split_once('=') else {
+            continue;
+        };
         if !is_name(name.trim()) {
             continue;
         }
@@ -127,7 +129,9 @@ pub fn apply_env_file(text: &str, env: &mut Environment) {
         let value_start = line_end - value.len();
         let value = match value.chars().next() {
             Some(quote @ ('\'' | '"')) => {
-                let Some((raw, end)) = quoted(&text[value_start + 1..], quote) else { continue };
+                let Some((raw, end)) = quoted(&text[value_start + 1..], quote) else {
+                    continue;
+                };
                 let after = value_start + 1 + end;
                 let after_end = text[after..].find('\n').map_or(text.len(), |at| after + at);
                 if !text[after..after_end].trim().is_empty() {

@@ -45,7 +45,9 @@ pub async fn run(daemon: &Rc<Daemon>, entrypoint: Vec<String>, grace: Duration, 
     // Registered before the main process starts, so that no signal meets execd unprepared.
     let signals = match Signals::listen() {
         Ok(signals) => signals,
-        Err(error) => return not_started(&mut status, format!("listen for signals: {}", system_text(&error))),
+        Err(error) => {
+            return not_started(&mut status, format!("listen for signals: {}", system_text(&error)));
+        }
     };
     let process = match start(daemon, entrypoint) {
         Ok(process) => process,
@@ -138,7 +140,9 @@ pub async fn end_commands(daemon: &Daemon, grace: Duration) {
     }
     signal_all(Signal::TERM);
     let all_gone = async {
-        let Ok(mut died) = signal(SignalKind::child()) else { return pending().await };
+        let Ok(mut died) = signal(SignalKind::child()) else {
+            return pending().await;
+        };
         while !daemon.reaper.leaders().is_empty() {
             died.recv().await;
             daemon.reaper.sweep();

@@ -88,10 +88,14 @@ impl Reaper {
 
     fn look_at(&self, pid: Pid) {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        let Ok(Some(status)) = waitid(WaitId::Pid(pid), options) else { return };
+        let Ok(Some(status)) = waitid(WaitId::Pid(pid), options) else {
+            return;
+        };
         let held = {
             let children = self.children.borrow();
-            let Some(child) = children.get(&pid) else { return };
+            let Some(child) = children.get(&pid) else {
+                return;
+            };
             child.exit.send_if_modified(|exit| match exit {
                 Some(_) => false,
                 None => {
@@ -109,7 +113,9 @@ impl Reaper {
 
     fn hold(&self, pid: Pid, by: i32) -> bool {
         let children = self.children.borrow();
-        let Some(child) = children.get(&pid) else { return false };
+        let Some(child) = children.get(&pid) else {
+            return false;
+        };
         child.holds.set(child.holds.get().saturating_add_signed(by));
         self.holds.set(self.holds.get().saturating_add_signed(by));
         true

@@ -188,7 +188,9 @@ fn os_046_a_deleted_tmp_is_no_loss() {
     let sandbox = in_chroot("true");
     let target = sandbox.target();
     let background = |text: &str| target.run(json!({"command": format!("echo {text}"), "background": true})).id();
-    let finished = |id: &str| while target.get(&format!("/command/status/{id}")).ok().json()["running"] == true {};
+    let finished = |id: &str| {
+        while target.get(&format!("/command/status/{id}")).ok().json()["running"] == true {}
+    };
     let before = background("before");
     finished(&before);
     assert_eq!(target.shell("ls /tmp; rm -rf /tmp; ls -d /tmp").stdout(), "opensandbox-execd\n");

@@ -187,7 +187,9 @@ impl Table {
         let mut bytes = self.content_bytes;
         let by_id = &mut self.by_id;
         self.order.retain(|command| {
-            let Some(finished_ms) = command.finished_ms.get() else { return true };
+            let Some(finished_ms) = command.finished_ms.get() else {
+                return true;
+            };
             let too_many_logs = command.log.is_some() && logs > MAX_LOGS;
             let expired = finished_ms <= expired_ms;
             if !(expired || count > MAX_REMEMBERED || bytes > MAX_REMEMBERED_BYTES || too_many_logs) {

@@ -236,7 +236,9 @@ impl<'a> Foreground<'a> {
         let mut pings = interval_at(Instant::now() + PING_EVERY, PING_EVERY);
         let [stdout, stderr] = &mut self.sources;
         loop {
-            let Ok(room) = self.events.sender.reserve().await else { return Left::Client };
+            let Ok(room) = self.events.sender.reserve().await else {
+                return Left::Client;
+            };
             let mut out = Vec::new();
             tokio::select! {
                 () = self.events.sender.closed() => return Left::Client,

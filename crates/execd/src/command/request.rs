@@ -44,8 +44,12 @@ pub fn check(daemon: &Daemon, request: RunCommand) -> Result<Checked> {
         return Err(ApiError::body("gid: needs uid beside it"));
     }
     let content = match (&command, &argv) {
-        (Some(_), Some(_)) => return Err(ApiError::body("command and argv: give one of them, not both")),
-        (None, None) => return Err(ApiError::body("command or argv: one of them is required and not empty")),
+        (Some(_), Some(_)) => {
+            return Err(ApiError::body("command and argv: give one of them, not both"));
+        }
+        (None, None) => {
+            return Err(ApiError::body("command or argv: one of them is required and not empty"));
+        }
         (Some(command), None) => command.clone(),
         (None, Some(argv)) => {
             if argv[0].is_empty() {

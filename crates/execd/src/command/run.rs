@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::fchown;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -88,6 +89,13 @@ fn start(daemon: &Daemon, plan: &std::result::Result<Plan, String>, stdout: &Own
         Ok(plan) => plan,
         Err(why) => return Outcome::Failed(why.clone()),
     };
+    if let Some(identity) = &plan.identity {
+        // So that /dev/stdout and /dev/stderr can be opened by the one who writes to them. A refusal leaves
+        // the descriptors themselves, which work.
+        for output in [stdout, stderr] {
+            let _ = fchown(output, Some(identity.uid), Some(identity.gid));
+        }
+    }
     let stdio = Stdio { fds: [daemon.null(), stdout, stderr].map(|fd| Some(fd.as_fd())) };
     match spawn(plan, &stdio) {
         Ok(pid) => Outcome::Started(daemon.reaper.register(pid)),
@@ -102,7 +110,9 @@ fn keep(command: &Rc<Command>, timeout_ms: Option<u64>) {
     }
     let command = Rc::clone(command);
     tokio::task::spawn_local(async move {
-        let Outcome::Started(process) = &command.outcome else { return };
+        let Outcome::Started(process) = &command.outcome else {
+            return;
+        };
         if let Some(ms) = timeout_ms {
             let timeout = Duration::from_millis(ms).min(MAX_TIMEOUT);
             if tokio::time::timeout(timeout, process.wait()).await.is_err() {

@@ -110,7 +110,9 @@ fn whole_end(file: &std::fs::File, from: u64, unit: Unit) -> std::io::Result<u64
 /// Bytes at the end that begin a character and do not finish it.
 pub(super) fn unfinished_character(text: &[u8]) -> usize {
     let back = text.iter().rev().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
-    let Some(lead) = text.len().checked_sub(back + 1).map(|at| text[at]) else { return 0 };
+    let Some(lead) = text.len().checked_sub(back + 1).map(|at| text[at]) else {
+        return 0;
+    };
     let wanted = match lead {
         0xC2..=0xDF => 2,
         0xE0..=0xEF => 3,

@@ -77,7 +77,9 @@ fn make_one(asked: &Asked, applied: Applied) -> Result<()> {
     let place = asked.locate(Parents::Made)?;
     match place.stat_if_exists()? {
         Some(found) if found.is_dir() => return Ok(()),
-        Some(_) => return Err(ApiError::file(format!("{}: exists and is not a directory", place.shown))),
+        Some(_) => {
+            return Err(ApiError::file(format!("{}: exists and is not a directory", place.shown)));
+        }
         None => {}
     }
     fs::create_dir(&place.path).map_err(|error| place.failed("make the directory", &error))?;

@@ -135,7 +135,9 @@ fn precondition(headers: &HeaderMap, modified: SystemTime) -> Option<StatusCode>
 }
 
 fn range_applies(headers: &HeaderMap, modified: SystemTime) -> bool {
-    let Some(condition) = headers.get(header::IF_RANGE) else { return true };
+    let Some(condition) = headers.get(header::IF_RANGE) else {
+        return true;
+    };
     let date = condition.to_str().ok().and_then(|text| httpdate::parse_http_date(text).ok());
     date.is_some() && date == whole_seconds(modified)
 }
@@ -251,7 +253,9 @@ enum Filter {
 impl Filter {
     fn pass(&mut self, mut piece: Vec<u8>, length: usize) -> Vec<u8> {
         piece.truncate(length);
-        let Self::Lines(window) = self else { return piece };
+        let Self::Lines(window) = self else {
+            return piece;
+        };
         let mut out = Vec::new();
         if length == 0 {
             window.finish(&mut out);

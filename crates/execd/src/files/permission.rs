@@ -71,7 +71,9 @@ impl Applied {
 
 /// Reads decimal digits as octal ones: 644 means 0644; 0 and absent mean "leave it".
 fn mode(path: &str, digits: Option<i64>) -> Result<Option<u32>> {
-    let Some(digits) = digits.filter(|digits| *digits != 0) else { return Ok(None) };
+    let Some(digits) = digits.filter(|digits| *digits != 0) else {
+        return Ok(None);
+    };
     let read = u32::from_str_radix(&digits.to_string(), 8).ok().filter(|mode| *mode <= 0o777);
     let refused =
         || ApiError::body(format!("{path}: mode {digits} is not three octal digits; write 0644 as the number 644"));

@@ -20,7 +20,9 @@ pub async fn remove(daemon: Rc<Daemon>, query: Query, resolve: Resolve) -> Resul
     off_loop(move || {
         let mut places = Vec::new();
         for asked in &asked {
-            let Some(place) = locate_if_exists(asked)? else { continue };
+            let Some(place) = locate_if_exists(asked)? else {
+                continue;
+            };
             if place.stat_if_exists()?.is_some_and(|found| found.is_dir()) {
                 let message = format!("{}: is a directory; remove it by DELETE /directories", place.shown);
                 return Err(ApiError::file(message));

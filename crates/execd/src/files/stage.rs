@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -78,7 +78,9 @@ impl Stage {
             let number = COUNTER.fetch_add(1, Ordering::Relaxed);
             let path = directory.join(format!(".execd-{:x}-{number:x}.tmp", clock::now_ms()));
             match OpenOptions::new().read(true).write(true).create_new(true).mode(NEW_FILE_MODE).open(&path) {
-                Ok(file) => return Ok(Self { file, path, _directory: None }),
+                Ok(file) => {
+                    return Ok(Self { file, path, _directory: None });
+                }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < MAX_TRIES => tries += 1,
                 Err(error) => return Err(error),
             }
@@ -86,46 +88,70 @@ impl Stage {
     }
 
     /// Puts the content at `place`. An existing file's mode and owner stay unless `applied` says otherwise;
-    /// its links are followed. A file that cannot be replaced (a bind mount, a directory that is closed to
-    /// us) is overwritten instead.
+    /// its links are followed. A file that cannot be replaced (a bind mount, another's file, a directory
+    /// that is closed to us, another file system) is overwritten instead.
     ///
     /// # Errors
-    /// The system's refusal; the target is as before, except after a failed overwrite.
+    /// The system's refusal; the target is as before, except after an overwrite that failed midway.
     pub fn commit(self, place: &Place, applied: &Applied) -> io::Result<()> {
         let target = final_target(place)?;
-        let look = if place.is_strict() { fs::symlink_metadata(&target) } else { fs::metadata(&target) };
-        let existing = match look {
-            Ok(found) if found.is_symlink() => return Err(io::Error::from_raw_os_error(libc::ELOOP)),
-            Ok(found) => Some(found),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        let existing = look(place, &target)?;
+        match existing.as_ref().map_or(Ok(()), |found| self.adopt(found)) {
+            Ok(()) => {
+                applied.apply_to(&self.file)?;
+                self.file.sync_all()?;
+                match fs::rename(&self.path, &target) {
+                    Ok(()) => return sync_directory(&target),
+                    Err(error) if is_irreplaceable(&error) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
             Err(error) => return Err(error),
-        };
-        if self.replace(&target, existing.as_ref(), applied).is_ok() {
-            return sync_directory(&target);
         }
+        let written = self.overwrite(place, &target, applied);
+        if written.is_err() && existing.is_none() {
+            let _ = fs::remove_file(&target); // made by us just now, if at all
+        }
+        written
+    }
+
+    /// Takes on the mode and owner of the file that is replaced.
+    fn adopt(&self, found: &fs::Metadata) -> io::Result<()> {
+        let own = self.file.metadata()?;
+        if (own.uid(), own.gid()) != (found.uid(), found.gid()) {
+            fchown(&self.file, Some(found.uid()), Some(found.gid()))?;
+        }
+        self.file.set_permissions(fs::Permissions::from_mode(found.mode() & 0o7777))
+    }
+
+    fn overwrite(&self, place: &Place, target: &Path, applied: &Applied) -> io::Result<()> {
         let mut source = OpenOptions::new().read(true).open(&self.path)?;
         let no_links = if place.is_strict() { libc::O_NOFOLLOW } else { 0 };
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(NEW_FILE_MODE).custom_flags(no_links);
-        let mut file = options.open(&target)?;
+        let mut file = options.open(target)?;
+        applied.apply_to(&file)?; // first, so that a refusal changes nothing
         let length = io::copy(&mut source, &mut file)?;
         file.set_len(length)?;
-        applied.apply_to(&file)?;
         file.sync_all()
     }
+}
 
-    fn replace(&self, target: &Path, existing: Option<&fs::Metadata>, applied: &Applied) -> io::Result<()> {
-        if let Some(found) = existing {
-            let own = self.file.metadata()?;
-            if (own.uid(), own.gid()) != (found.uid(), found.gid()) {
-                chown(&self.path, Some(found.uid()), Some(found.gid()))?;
-            }
-            fs::set_permissions(&self.path, fs::Permissions::from_mode(found.mode() & 0o7777))?;
-        }
-        applied.apply(&self.path)?;
-        self.file.sync_all()?;
-        fs::rename(&self.path, target)
+fn look(place: &Place, target: &Path) -> io::Result<Option<fs::Metadata>> {
+    let found = if place.is_strict() { fs::symlink_metadata(target) } else { fs::metadata(target) };
+    match found {
+        Ok(found) if found.is_symlink() => Err(io::Error::from_raw_os_error(libc::ELOOP)),
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
+}
+
+/// Whether a rename failed because of what the target is, and not because the disk did.
+fn is_irreplaceable(error: &io::Error) -> bool {
+    use io::ErrorKind::{CrossesDevices, PermissionDenied, ResourceBusy};
+    matches!(error.kind(), PermissionDenied | ResourceBusy | CrossesDevices)
 }
 
 impl Drop for Stage {

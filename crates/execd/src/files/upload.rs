@@ -78,8 +78,12 @@ enum Fed {
 
 async fn feed(body: &mut Incoming, pieces: &mpsc::Sender<Piece>) -> Fed {
     while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else { return Fed::BrokenOff };
-        let Ok(data) = frame.into_data() else { continue };
+        let Ok(frame) = frame else {
+            return Fed::BrokenOff;
+        };
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
         if pieces.send(Piece::Data(data)).await.is_err() {
             return Fed::WriterGone;
         }

@@ -34,7 +34,9 @@ pub enum Listener {
 pub async fn serve(daemon: Rc<Daemon>, listener: Listener) {
     let slots = std::sync::Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
-        let Ok(slot) = std::sync::Arc::clone(&slots).acquire_owned().await else { return };
+        let Ok(slot) = std::sync::Arc::clone(&slots).acquire_owned().await else {
+            return;
+        };
         let daemon = Rc::clone(&daemon);
         let accepted = match &listener {
             Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| {

@@ -79,6 +79,7 @@ fn upstream_uri(path: &str, query: Option<&str>) -> Option<Uri> {
 /// The token stays here: a program on a port must not learn what opens execd.
 fn prepare(headers: &mut HeaderMap, port: u16, upgrade: Option<&HeaderValue>) {
     headers.remove(headers::EXECD_ACCESS_TOKEN);
+    headers.remove(headers::SECURE_ACCESS);
     remove_hop_headers(headers);
     headers.remove(header::CONNECTION);
     if upgrade.is_some() {

@@ -99,6 +99,9 @@ impl Error {
             _ => String::new(),
         };
         match self.step {
+            Step::Clone if self.errno == Errno::AGAIN => {
+                format!("fork: {system} (the sandbox is at its limit of processes)")
+            }
             Step::Clone => format!("fork: {system}"),
             Step::Group => format!("lead a process group: {system}"),
             Step::Groups => format!("set the groups of {subject}: {system}{}", missing("CAP_SETGID")),
@@ -163,7 +166,8 @@ pub fn spawn(plan: &Plan, stdio: &Stdio<'_>) -> Result<Pid, Error> {
         return Ok(pid);
     }
     // The child has exited already; it was never registered, so it is reaped here.
-    let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+    let wait = || rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+    let _ = rustix::io::retry_on_intr(wait);
     let step = child::step_of(context.failed_step);
     let subject = match step {
         Step::Cwd => format!("{:?}", plan.cwd),

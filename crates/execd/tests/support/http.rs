@@ -173,7 +173,9 @@ impl Connection {
         let mut headers = Vec::new();
         loop {
             let line = self.line();
-            let Some((name, value)) = line.split_once(':') else { return Head { status, headers } };
+            let Some((name, value)) = line.split_once(':') else {
+                return Head { status, headers };
+            };
             headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
         }
     }

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod commands;
+pub mod files;
 pub mod http;
 pub mod pid1;
 
