@@ -113,6 +113,8 @@ pub async fn foreground(
     let (mut end, captured) = outcome.and_then(Result::ok).unwrap_or_default();
     end.exit = 128 + signal;
     end.signal = Some(signal);
+    // Whoever sent the signal knows how the command ended.
+    end.message = None;
     Ok((end, captured))
 }
 
