@@ -21,7 +21,7 @@ pub struct Census {
     pub loop_devices: usize,
     /// Entries of the directories that hold one entry per sandbox.
     pub entries: usize,
-    /// Descriptors of the server's processes.
+    /// Descriptors of the server's processes, without connections of clients, who keep theirs alive for a while.
     pub descriptors: usize,
 }
 
@@ -37,7 +37,8 @@ impl Census {
         let data = server.data();
         let groups = groups_of(&data);
         let own = server.processes();
-        let descriptors = own.keys().map(|pid| count(&format!("/proc/{pid}/fd"))).sum();
+        let clients = connections();
+        let descriptors = own.keys().map(|pid| descriptors(*pid, &clients)).sum();
         let members = members(server);
         let mut namespaces = BTreeSet::new();
         let mut mounts = BTreeSet::new();
@@ -62,6 +63,24 @@ impl Census {
             descriptors,
         }
     }
+}
+
+/// Descriptors of a process but those that are one of `clients`.
+fn descriptors(pid: u32, clients: &BTreeSet<String>) -> usize {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return 0 };
+    let target = |entry: fs::DirEntry| fs::read_link(entry.path()).unwrap_or_default().to_string_lossy().into_owned();
+    entries.flatten().map(target).filter(|target| !clients.contains(target)).count()
+}
+
+/// Every open TCP connection of this machine, named as `/proc/<pid>/fd` names it. The server itself dials registries
+/// only, so those of its descriptors that are in here belong to clients.
+fn connections() -> BTreeSet<String> {
+    const ESTABLISHED: &str = "01";
+    let table = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    let rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    rows.filter(|row| row.get(3) == Some(&ESTABLISHED))
+        .filter_map(|row| row.get(9).map(|inode| format!("socket:[{inode}]")))
+        .collect()
 }
 
 /// The server's processes and all that live in its groups.
