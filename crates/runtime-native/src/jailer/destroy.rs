@@ -28,6 +28,8 @@ const KILL_INTERVAL: Duration = Duration::from_secs(1);
 const MONITOR_DEADLINE: Duration = Duration::from_secs(5);
 /// How often its lock is tried in that time, beside its own end: the record takes less than this.
 const MONITOR_INTERVAL: Duration = Duration::from_millis(1);
+/// How often a directory is emptied again because a file came in between: one exit record writes two.
+const REMOVE_ATTEMPTS: usize = 8;
 /// How long a thaw before the TERM may take; if longer the sandbox is killed frozen.
 const THAW_DEADLINE: Duration = Duration::from_secs(1);
 
@@ -56,8 +58,9 @@ pub fn remove_locked(jail: &Jail, id: &SandboxId, grace: Duration) -> Result<()>
     if let Some(group) = &group {
         group.remove()?;
     }
-    remove_file(&jail.paths.exits().join(id.as_str()))?;
+    // In this order: whoever records the exit meanwhile sees the directory gone and takes its copy back.
     remove_tree(jail, &directory)?;
+    remove_file(&jail.paths.exits().join(id.as_str()))?;
     let slot = known.and_then(|known| known.slot).map(Slot);
     match jail.mode {
         super::Mode::Root => idrange::release(&jail.paths.id_slots(), &directory, slot),
@@ -166,7 +169,15 @@ fn remove_file(path: &Path) -> Result<()> {
 }
 
 fn remove_tree(jail: &Jail, directory: &Path) -> Result<()> {
-    match fs::remove_dir_all(directory) {
+    let mut removed = fs::remove_dir_all(directory);
+    for _ in 0..REMOVE_ATTEMPTS {
+        match &removed {
+            // The jailer records the exit of a sandbox whose monitor was killed; its file came in between.
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => removed = fs::remove_dir_all(directory),
+            _ => break,
+        }
+    }
+    match removed {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         // Files of other ids of an ordinary user's range can only be removed as their namespace's root.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => jail.user_ids.remove_tree(directory),

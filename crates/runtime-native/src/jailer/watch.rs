@@ -167,6 +167,11 @@ pub fn write(jail: &Jail, id: &lifecycle::spec::SandboxId, exit: Exit) -> Result
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
         other => other.op("announce the exit")?,
     }
+    if !directory.exists() {
+        // A destroy came in between and is past the copy.
+        let _ = fs::remove_file(&copy);
+        return Ok(());
+    }
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o640)).op("announce the exit")?;
     jail.give_to_server(&copy)
 }
