@@ -63,6 +63,13 @@ impl Census {
             descriptors,
         }
     }
+
+    /// Whether nothing is there that was not there `before`. Descriptors may be fewer: a process that was started anew
+    /// has not opened yet what an older one opened at need.
+    #[must_use]
+    pub fn within(&self, before: &Self) -> bool {
+        self.descriptors <= before.descriptors && Self { descriptors: before.descriptors, ..self.clone() } == *before
+    }
 }
 
 /// Descriptors of a process but those that are one of `clients`.
