@@ -12,6 +12,7 @@ use protocol::execd::boot::BootUser;
 
 use crate::command::Commands;
 use crate::environment::{self, DEFAULT_ENV_FILE, DEFAULT_PATH, Environment, Paths};
+use crate::files;
 use crate::identity::Accounts;
 use crate::metrics::Sampler;
 use crate::reaper::Reaper;
@@ -47,6 +48,8 @@ pub struct Daemon {
     pub commands: Commands,
     /// The owner of `wait`.
     pub reaper: Rc<Reaper>,
+    /// File calls under other identities.
+    pub file_workers: files::Workers,
     /// Metrics of the sandbox.
     pub metrics: Sampler,
 }
@@ -76,6 +79,7 @@ impl Daemon {
             null: null_input()?,
             commands: Commands::default(),
             reaper: Rc::new(Reaper::default()),
+            file_workers: files::Workers::default(),
             metrics: Sampler::start(),
         })
     }
