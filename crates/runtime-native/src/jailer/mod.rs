@@ -21,7 +21,7 @@ pub(crate) mod watch;
 
 use std::collections::HashSet;
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -200,8 +200,9 @@ impl Jailer {
             // An ordinary user can trace his own processes anyway, and must stay dumpable to write id maps.
             rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).op("hide memory")?;
         }
-        let stock = stock::Stock::new(if jail.disk_images { jail.config.disk_stock } else { 0 });
-        sys::close_all_except(&[0, 1, 2, socket.as_raw_fd(), signals.as_fd().as_raw_fd(), jail.execd.as_raw_fd()]);
+        let stock = stock::Stock::new(if jail.disk_images { jail.config.disk_stock } else { 0 })?;
+        let ours = [socket.as_fd(), signals.as_fd(), jail.execd.as_fd(), stock.returns(), stock.home()];
+        sys::close_all_except(&[vec![0, 1, 2], ours.map(|fd| fd.as_raw_fd()).to_vec()].concat());
         Ok(Self { jail, socket, signals, stock, children: HashSet::new(), foreign: Vec::new() })
     }
 
@@ -210,8 +211,9 @@ impl Jailer {
         self.find_sandboxes();
         loop {
             self.stock.refill(&self.jail);
-            let (request, child, disk, orphaned) = {
+            let (request, child, returned, disk, orphaned) = {
                 let mut fds = vec![PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
+                fds.push(PollFd::from_borrowed_fd(self.stock.returns(), PollFlags::IN));
                 fds.extend(self.stock.incoming().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
                 let monitors = fds.len();
                 fds.extend(self.foreign.iter().map(|foreign| PollFd::new(&foreign.process, PollFlags::IN)));
@@ -220,8 +222,11 @@ impl Jailer {
                 }
                 let hit = |at: usize| !fds[at].revents().is_empty();
                 let orphaned: Vec<bool> = (monitors..fds.len()).map(hit).collect();
-                (hit(0), hit(1), (2..monitors).any(hit), orphaned)
+                (hit(0), hit(1), hit(2), (3..monitors).any(hit), orphaned)
             };
+            if returned {
+                self.stock.take_back();
+            }
             if disk {
                 self.stock.collect();
             }
@@ -234,6 +239,7 @@ impl Jailer {
             if request {
                 match wire::receive_bytes(self.socket.as_fd(), &mut buffer, RecvFlags::DONTWAIT) {
                     Ok(None) => {
+                        self.stock.dissolve();
                         self.jail.release_parent();
                         return 0;
                     }
@@ -286,12 +292,13 @@ impl Jailer {
         fds: Vec<OwnedFd>,
         disk: Option<Disk>,
     ) -> ! {
-        let mut keep = vec![0, 1, 2, reply.as_raw_fd(), self.jail.execd.as_raw_fd()];
+        let home = self.stock.home();
+        let mut keep = vec![0, 1, 2, reply.as_raw_fd(), self.jail.execd.as_raw_fd(), home.as_raw_fd()];
         keep.extend(fds.iter().map(AsRawFd::as_raw_fd));
         keep.extend(disk.iter().map(|disk| disk.mount.as_raw_fd()));
         sys::close_all_except(&keep);
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            perform(&self.jail, request, announced, reply, fds, disk)
+            perform(&self.jail, request, announced, reply, fds, Disks { ready: disk, home })
         }));
         std::process::exit(if done.is_ok() { 0 } else { 101 })
     }
@@ -371,13 +378,21 @@ fn refuse(reply: &OwnedFd, failure: Failure) {
     let _ = wire::send(reply.as_fd(), &Reply::Failed(failure), &[], SendFlags::empty());
 }
 
+/// What a worker has of the stock.
+struct Disks<'a> {
+    /// A ready disk, for a create.
+    ready: Option<Disk>,
+    /// Where it goes in the end.
+    home: BorrowedFd<'a>,
+}
+
 fn perform(
     jail: &Jail,
     request: Request,
     announced: create::Announced,
     reply: OwnedFd,
     mut fds: Vec<OwnedFd>,
-    disk: Option<Disk>,
+    disks: Disks<'_>,
 ) {
     let take = |fds: &mut Vec<OwnedFd>, what: &str| {
         if fds.is_empty() {
@@ -390,7 +405,7 @@ fn perform(
         Request::Create(plan) => {
             let order = take(&mut fds, "a boot configuration").and_then(|boot| {
                 let lease = if plan.leased { Some(take(&mut fds, "a lease")?) } else { None };
-                Ok(create::Order { plan: *plan, announced, boot, lease, disk })
+                Ok(create::Order { plan: *plan, announced, boot, lease, disk: disks.ready, home: disks.home })
             });
             match order {
                 Ok(order) => return create::run(jail, order, reply),
