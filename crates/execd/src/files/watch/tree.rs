@@ -32,7 +32,10 @@ const READ_BYTES: usize = 16 * 1024;
 const MAX_BATCH: usize = 4096;
 /// Entries of a directory tree that appeared whole, told one by one; beyond it the client is asked to list it.
 const MAX_TOLD: usize = 8192;
-/// The two halves of a move are queued together; the second is waited for this long.
+/// The kernel queues the two halves of a move together; other processors' events may come between, so many at
+/// most. Beyond it what left did not arrive.
+const MAX_BETWEEN: u64 = 16;
+/// When the queue is empty between the two, the second is waited for this long.
 const MOVE_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// The tree, and what the kernel has said of it so far.
@@ -47,7 +50,9 @@ pub struct Tree {
     /// Names that reading a new directory told, whose events may still be queued.
     told: HashSet<Place>,
     /// First halves of moves.
-    leaving: Vec<(u32, Place, bool)>,
+    leaving: Vec<Leaving>,
+    /// Events read so far.
+    read: u64,
 }
 
 /// How far a watch goes.
@@ -69,6 +74,15 @@ struct Node {
     /// `None` for the root.
     place: Option<Place>,
     id: DirectoryId,
+}
+
+/// The first half of a move, whose second may come.
+struct Leaving {
+    cookie: u32,
+    place: Place,
+    directory: bool,
+    /// When it was read, in events.
+    at: u64,
 }
 
 /// What one look at the queue brought.
@@ -138,6 +152,7 @@ impl Tree {
             places: BTreeMap::new(),
             told: HashSet::new(),
             leaving: Vec::new(),
+            read: 0,
         };
         let mut found = Batch::default();
         tree.walk(root, Telling::Nothing, &mut found);
@@ -192,9 +207,10 @@ impl Tree {
                 Err(Errno::AGAIN) => {
                     self.told = HashSet::new(); // their events, if there were any, have been read now
                     if !self.leaving.is_empty() && more_comes(&inotify) {
+                        self.read += MAX_BETWEEN; // it comes now or not at all
                         continue;
                     }
-                    self.flush_leaving(&mut batch);
+                    self.give_up_leaving(&mut batch, |_| true);
                     batch.drained = true;
                     return batch;
                 }
@@ -205,6 +221,11 @@ impl Tree {
     }
 
     fn apply(&mut self, wd: i32, flags: ReadFlags, cookie: u32, name: Option<Box<OsStr>>, batch: &mut Batch) {
+        self.read += 1;
+        let before = self.read.saturating_sub(MAX_BETWEEN);
+        let is_same = |leaving: &Leaving| leaving.place.0 == wd && Some(&leaving.place.1) == name.as_ref();
+        // What follows may use the name again: so its end is told first.
+        self.give_up_leaving(batch, |leaving| leaving.cookie != cookie && (leaving.at < before || is_same(leaving)));
         if !self.nodes.contains_key(&wd) {
             return; // of a watch that was given up
         }
@@ -225,7 +246,7 @@ impl Tree {
             self.leave(&place);
         } else if flags.contains(ReadFlags::MOVED_FROM) {
             self.told.remove(&place);
-            self.leaving.push((cookie, place, directory));
+            self.leaving.push(Leaving { cookie, place, directory, at: self.read });
         } else if flags.contains(ReadFlags::MOVED_TO) {
             self.told.remove(&place);
             self.arrive(cookie, place, path, directory, batch);
@@ -257,8 +278,9 @@ impl Tree {
 
     /// The second half of a move, or something from elsewhere.
     fn arrive(&mut self, cookie: u32, place: Place, path: String, directory: bool, batch: &mut Batch) {
-        let first = self.leaving.iter().position(|leaving| leaving.0 == cookie);
-        let Some((_, from, _)) = first.map(|at| self.leaving.remove(at)) else {
+        let first = self.leaving.iter().position(|leaving| leaving.cookie == cookie);
+        let first = first.map(|at| self.leaving.remove(at).place);
+        let Some(from) = first.filter(|from| self.nodes.contains_key(&from.0)) else {
             self.leave(&place); // what it replaced
             batch.push(kind::CREATED, path, directory);
             return self.enter(place, directory, batch);
@@ -283,10 +305,14 @@ impl Tree {
     }
 
     /// What left and did not arrive is gone from the tree.
-    fn flush_leaving(&mut self, batch: &mut Batch) {
-        for (_, place, directory) in std::mem::take(&mut self.leaving) {
-            batch.push(kind::DELETED, self.path_of(&place), directory);
-            self.leave(&place);
+    fn give_up_leaving(&mut self, batch: &mut Batch, which: impl Fn(&Leaving) -> bool) {
+        while let Some(at) = self.leaving.iter().position(&which) {
+            let Leaving { place, directory, .. } = self.leaving.remove(at);
+            // With its directory gone that one's end has told of it.
+            if self.nodes.contains_key(&place.0) {
+                batch.push(kind::DELETED, self.path_of(&place), directory);
+                self.leave(&place);
+            }
         }
     }
 
