@@ -8,8 +8,10 @@
 //! Requests over several paths are checked whole before anything is changed. Work that may block runs in
 //! [`crate::blocking`].
 
+mod archive;
 mod change;
 mod download;
+mod feed;
 mod glob;
 mod info;
 mod line_window;
