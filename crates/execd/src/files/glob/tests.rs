@@ -64,9 +64,9 @@ impl Pattern {
                 4 => self.both("?"),
                 5 => self.both(if random.chance(2) { "*" } else { "**" }),
                 6..9 => self.class(random),
-                9 | 10 => self.group(random, depth, ["{", ",", "}"], ["@(", "|", ")"]),
-                // Behind a star bash takes the group for satisfied: [[ c = !(a)*!(*) ]] is true there.
+                // Behind a star bash takes some groups for satisfied: [[ c = !(a)*!(*) ]] is true there.
                 _ if self.bash.trim_end_matches('?').ends_with('*') => self.both("?"),
+                9 | 10 => self.group(random, depth, ["{", ",", "}"], ["@(", "|", ")"]),
                 _ => self.group(random, depth, ["!(", "|", ")"], ["!(", "|", ")"]),
             }
         }
