@@ -24,6 +24,11 @@ const CPU_PERIOD_US: u64 = 100_000;
 const V1_CONTROLLERS: &[&str] = &["cpu", "cpuacct", "memory", "pids"];
 /// The controllers that a version 2 group must have to carry limits.
 const V2_CONTROLLERS: &[&str] = &["cpu", "memory", "pids"];
+/// First wait for an event before the file is read again; it doubles. The kernel tells of at most one change of a group
+/// in 10 ms (`CGROUP_FILE_NOTIFY_MIN_INTV`), and the one that is waited for often follows another.
+const FIRST_LOOK: Duration = Duration::from_micros(250);
+/// Longest wait before the file is read again.
+const LAST_LOOK: Duration = Duration::from_millis(100);
 /// How long a removed group may stay busy after its last process is gone.
 const REMOVE_DEADLINE: Duration = Duration::from_secs(2);
 
@@ -304,6 +309,7 @@ impl Group {
             Err(error) => return Err(error).op(format!("open {}", path.display())),
         };
         let mut buffer = [0u8; 256];
+        let mut look = FIRST_LOOK;
         loop {
             let length = match rustix::io::pread(&file, &mut buffer, 0) {
                 Ok(length) => length,
@@ -318,7 +324,9 @@ impl Group {
             if left.is_zero() {
                 return Ok(false);
             }
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            let timeout = look.min(left);
+            look = (look * 2).min(LAST_LOOK);
+            let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
             let _ = poll(&mut [PollFd::new(&file, PollFlags::PRI)], Some(&timeout));
         }
     }
