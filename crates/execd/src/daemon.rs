@@ -15,6 +15,8 @@ use crate::environment::{self, DEFAULT_ENV_FILE, DEFAULT_PATH, Environment, Path
 use crate::identity::Accounts;
 use crate::metrics::Sampler;
 use crate::reaper::Reaper;
+use crate::resources::Counters;
+use crate::session::Sessions;
 
 /// Bytes of the env file that are read for a command.
 const MAX_ENV_FILE_BYTES: u64 = 1024 * 1024;
@@ -45,8 +47,12 @@ pub struct Daemon {
     null: OwnedFd,
     /// Commands by id.
     pub commands: Commands,
+    /// Sessions by id.
+    pub sessions: Sessions,
     /// The owner of `wait`.
     pub reaper: Rc<Reaper>,
+    /// What of the sandbox's resources ran out.
+    pub counters: Rc<Counters>,
     /// Metrics of the sandbox.
     pub metrics: Sampler,
 }
@@ -75,7 +81,9 @@ impl Daemon {
             user: settings.user,
             null: null_input()?,
             commands: Commands::default(),
+            sessions: Sessions::default(),
             reaper: Rc::new(Reaper::default()),
+            counters: Counters::find(),
             metrics: Sampler::start(),
         })
     }

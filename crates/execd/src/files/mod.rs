@@ -24,7 +24,7 @@ mod upload;
 mod walk;
 
 pub use change::{make_directories, permissions};
-pub use download::{download, send_range};
+pub use download::download;
 pub use info::info;
 pub use path::Resolve;
 pub use remove::{remove, remove_directories};

@@ -9,4 +9,4 @@ mod tunnel;
 
 pub use answer::{Answer, Body, ByteSender, empty, json, refuse, stream, text};
 pub use listen::{Listener, serve};
-pub use query::{Query, read_json};
+pub use query::{Query, read_json, read_optional_json};

@@ -6,4 +6,6 @@ pub mod command;
 pub mod files;
 pub mod header;
 pub mod metrics;
+pub mod output;
+pub mod session;
 pub mod stream;
