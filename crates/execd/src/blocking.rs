@@ -17,6 +17,13 @@ const IDLE: Duration = Duration::from_secs(2);
 /// Stack of a thread: directory walks keep their state on the heap.
 const STACK_BYTES: usize = 256 * 1024;
 
+/// Waits until no work runs or waits any more, at most for `longest`.
+pub fn settle(longest: Duration) {
+    let state = pool();
+    // A thread that ends or becomes idle tells nobody but this.
+    let _ = SETTLED.wait_timeout_while(state, longest, |state| !state.jobs.is_empty() || state.idle < state.threads);
+}
+
 type Job = Box<dyn FnOnce() + Send>;
 
 struct Pool {
@@ -27,6 +34,8 @@ struct Pool {
 
 static POOL: Mutex<Pool> = Mutex::new(Pool { jobs: VecDeque::new(), threads: 0, idle: 0 });
 static WORK: Condvar = Condvar::new();
+/// Told whenever a thread has nothing to do.
+static SETTLED: Condvar = Condvar::new();
 
 fn pool() -> MutexGuard<'static, Pool> {
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
@@ -97,6 +106,7 @@ fn work_loop(life: Life) {
             continue;
         }
         state.idle += 1;
+        SETTLED.notify_all();
         if life == Life::Permanent {
             state = WORK.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.idle -= 1;

@@ -12,6 +12,7 @@ use protocol::execd::boot::BootUser;
 
 use crate::command::Commands;
 use crate::environment::{self, DEFAULT_ENV_FILE, DEFAULT_PATH, Environment, Paths};
+use crate::files;
 use crate::identity::Accounts;
 use crate::metrics::Sampler;
 use crate::reaper::Reaper;
@@ -53,6 +54,8 @@ pub struct Daemon {
     pub reaper: Rc<Reaper>,
     /// What of the sandbox's resources ran out.
     pub counters: Rc<Counters>,
+    /// File calls under other identities.
+    pub file_workers: files::Workers,
     /// Metrics of the sandbox.
     pub metrics: Sampler,
 }
@@ -84,6 +87,7 @@ impl Daemon {
             sessions: Sessions::default(),
             reaper: Rc::new(Reaper::default()),
             counters: Counters::find(),
+            file_workers: files::Workers::default(),
             metrics: Sampler::start(),
         })
     }

@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     let inherited = if getpid() == Pid::INIT && std::env::args_os().len() <= 1 { inherited() } else { None };
     let outcome = match inherited {
         Some(inherited) => boot(inherited),
-        None => stand_alone(),
+        None => file_worker().unwrap_or_else(stand_alone),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),
@@ -115,11 +115,23 @@ fn read_boot(config: OwnedFd) -> Result<BootConfig, String> {
         .map_err(|error| format!("the boot configuration is not what protocol::execd::boot says: {error}"))
 }
 
+/// A process that answers one file call; started by execd.
+fn file_worker() -> Option<Result<u8, String>> {
+    let mut args = std::env::args_os().skip(1).filter_map(|arg| arg.into_string().ok());
+    (args.next()? == files::WORKER_FLAG).then_some(())?;
+    Some(files::run_worker(args.next()?, own_environment()))
+}
+
+/// Variables that are text; others cannot be passed on as JSON or expanded.
+fn own_environment() -> Environment {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
 /// A daemon beside other processes, started with flags.
 fn stand_alone() -> Result<u8, String> {
-    let env: Environment = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
+    let env = own_environment();
     let Config { listen, token, grace, entrypoint } = config::parse(std::env::args_os().skip(1), &env)?;
     let cwd = std::env::current_dir()
         .ok()

@@ -97,7 +97,6 @@ fn unknown_routes_are_404_and_rooms_of_later_501() {
         ("POST", "/pty"),
         ("GET", "/pty/x/ws"),
         ("POST", "/v1/isolated/session"),
-        ("GET", "/v1/filesystem/0/0/files/info"),
     ];
     for (method, path) in later {
         daemon.connect().request(method, path, &[], b"{}").refuses(501, "NOT_SUPPORTED", "yet");

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::rc::Rc;
 
 use protocol::execd::files::Permission;
 
 use super::off_loop;
 use super::path::{Asked, Parents, Place, Resolve};
 use super::permission::Applied;
-use crate::daemon::Daemon;
+use crate::environment::Paths;
 use crate::error::{ApiError, Result};
 use crate::http::{Answer, empty};
 use crate::identity::Accounts;
@@ -17,9 +16,9 @@ use crate::identity::Accounts;
 /// Paths and what to set on them; `null` sets nothing.
 type Permissions = BTreeMap<String, Option<Permission>>;
 
-fn asked(daemon: &Daemon, items: Permissions, resolve: Resolve) -> Result<Vec<(Asked, Permission)>> {
+fn asked(paths: &Paths, items: Permissions, resolve: Resolve) -> Result<Vec<(Asked, Permission)>> {
     let expand = |(path, permission): (String, Option<Permission>)| {
-        Ok((Asked::new(daemon.paths(), &path, resolve)?, permission.unwrap_or_default()))
+        Ok((Asked::new(paths, &path, resolve)?, permission.unwrap_or_default()))
     };
     items.into_iter().map(expand).collect()
 }
@@ -28,8 +27,8 @@ fn asked(daemon: &Daemon, items: Permissions, resolve: Resolve) -> Result<Vec<(A
 ///
 /// # Errors
 /// 404 for a missing file, 400 for an unknown name or a malformed mode, each naming the path.
-pub async fn permissions(daemon: Rc<Daemon>, items: Permissions, resolve: Resolve) -> Result<Answer> {
-    let items = asked(&daemon, items, resolve)?;
+pub async fn permissions(paths: &Paths, items: Permissions, resolve: Resolve) -> Result<Answer> {
+    let items = asked(paths, items, resolve)?;
     off_loop(move || {
         let accounts = Accounts::load();
         let mut checked: Vec<(Place, Applied)> = Vec::new();
@@ -56,8 +55,8 @@ pub async fn permissions(daemon: Rc<Daemon>, items: Permissions, resolve: Resolv
 ///
 /// # Errors
 /// 400 for a path on which something else than a directory lies, or a permission that cannot be read.
-pub async fn make_directories(daemon: Rc<Daemon>, items: Permissions, resolve: Resolve) -> Result<Answer> {
-    let items = asked(&daemon, items, resolve)?;
+pub async fn make_directories(paths: &Paths, items: Permissions, resolve: Resolve) -> Result<Answer> {
+    let items = asked(paths, items, resolve)?;
     off_loop(move || {
         let accounts = Accounts::load();
         let mut checked = Vec::new();

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -16,7 +15,7 @@ use super::line_window::LineWindow;
 use super::off_loop;
 use super::path::{Asked, Parents, Resolve};
 use crate::blocking;
-use crate::daemon::Daemon;
+use crate::environment::Paths;
 use crate::error::{ApiError, Result};
 use crate::http::{Answer, ByteSender, Query, empty, stream};
 
@@ -27,13 +26,8 @@ const PIECE_BYTES: usize = 256 * 1024;
 ///
 /// # Errors
 /// 404 for a missing file, 400 for what is no regular file or a bad window, 416 for a bad range.
-pub async fn download(
-    daemon: Rc<Daemon>,
-    request: Request<Incoming>,
-    query: Query,
-    resolve: Resolve,
-) -> Result<Answer> {
-    let asked = Asked::new(daemon.paths(), query.require("path")?, resolve)?;
+pub async fn download(paths: &Paths, request: Request<Incoming>, query: Query, resolve: Resolve) -> Result<Answer> {
+    let asked = Asked::new(paths, query.require("path")?, resolve)?;
     let headers = request.headers();
     let window = window(&query, headers.contains_key(header::RANGE))?;
     let shown = asked.shown.clone();

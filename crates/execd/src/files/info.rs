@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
-use std::rc::Rc;
 
 use http::StatusCode;
 use protocol::execd::files::FileInfo;
@@ -12,7 +11,7 @@ use super::off_loop;
 use super::path::{Asked, Parents, Resolve};
 use super::permission::decimal_mode;
 use crate::clock;
-use crate::daemon::Daemon;
+use crate::environment::Paths;
 use crate::error::Result;
 use crate::http::{Answer, Query, json};
 use crate::identity::Accounts;
@@ -21,8 +20,8 @@ use crate::identity::Accounts;
 ///
 /// # Errors
 /// 404 for the whole call when one is missing.
-pub async fn info(daemon: Rc<Daemon>, query: Query, resolve: Resolve) -> Result<Answer> {
-    let asked = Asked::all(daemon.paths(), query.all("path"), resolve)?;
+pub async fn info(paths: &Paths, query: Query, resolve: Resolve) -> Result<Answer> {
+    let asked = Asked::all(paths, query.all("path"), resolve)?;
     let found = off_loop(move || {
         let accounts = Accounts::load();
         let describe_one = |asked: Asked| {

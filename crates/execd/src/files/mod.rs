@@ -19,19 +19,23 @@ mod permission;
 mod remove;
 mod rename;
 mod replace;
+mod route;
 mod stage;
 mod upload;
 mod walk;
+mod worker;
 
-pub use change::{make_directories, permissions};
-pub use download::download;
-pub use info::info;
-pub use path::Resolve;
-pub use remove::{remove, remove_directories};
-pub use rename::rename;
-pub use replace::replace;
-pub use upload::upload;
-pub use walk::{list, search};
+pub use route::route;
+pub use worker::{FLAG as WORKER_FLAG, Workers, forward as forward_to_worker, run as run_worker};
+
+use change::{make_directories, permissions};
+use download::download;
+use info::info;
+use remove::{remove, remove_directories};
+use rename::rename;
+use replace::replace;
+use upload::upload;
+use walk::{list, search};
 
 use crate::blocking;
 use crate::error::{ApiError, Result};

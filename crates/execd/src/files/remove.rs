@@ -2,11 +2,10 @@
 
 use std::fs;
 use std::io;
-use std::rc::Rc;
 
 use super::off_loop;
 use super::path::{Asked, Parents, Place, Resolve};
-use crate::daemon::Daemon;
+use crate::environment::Paths;
 use crate::error::{ApiError, Result};
 use crate::http::{Answer, Query, empty};
 
@@ -14,9 +13,9 @@ use crate::http::{Answer, Query, empty};
 ///
 /// # Errors
 /// 400 for a directory or a link to one, naming it.
-pub async fn remove(daemon: Rc<Daemon>, query: Query, resolve: Resolve) -> Result<Answer> {
+pub async fn remove(paths: &Paths, query: Query, resolve: Resolve) -> Result<Answer> {
     query.require("path")?;
-    let asked = Asked::all(daemon.paths(), query.all("path"), resolve)?;
+    let asked = Asked::all(paths, query.all("path"), resolve)?;
     off_loop(move || {
         let mut places = Vec::new();
         for asked in &asked {
@@ -38,9 +37,9 @@ pub async fn remove(daemon: Rc<Daemon>, query: Query, resolve: Resolve) -> Resul
 ///
 /// # Errors
 /// 400 for `/`, 4xx or 500 with the system's words.
-pub async fn remove_directories(daemon: Rc<Daemon>, query: Query, resolve: Resolve) -> Result<Answer> {
+pub async fn remove_directories(paths: &Paths, query: Query, resolve: Resolve) -> Result<Answer> {
     query.require("path")?;
-    let asked = Asked::all(daemon.paths(), query.all("path"), resolve)?;
+    let asked = Asked::all(paths, query.all("path"), resolve)?;
     off_loop(move || {
         let mut places = Vec::new();
         for asked in &asked {

@@ -4,7 +4,6 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, lchown, symlink};
 use std::path::Path;
-use std::rc::Rc;
 
 use protocol::execd::files::RenameItem;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -12,7 +11,7 @@ use rustix::io::Errno;
 
 use super::off_loop;
 use super::path::{Asked, Parents, Resolve};
-use crate::daemon::Daemon;
+use crate::environment::Paths;
 use crate::error::{ApiError, Result};
 use crate::http::{Answer, empty};
 
@@ -21,10 +20,9 @@ use crate::http::{Answer, empty};
 /// # Errors
 /// 404 for a missing source, 400 for an existing destination; the message tells which item failed and how
 /// many were moved before it.
-pub async fn rename(daemon: Rc<Daemon>, items: Vec<RenameItem>, resolve: Resolve) -> Result<Answer> {
-    let pair = |item: &RenameItem| {
-        Ok((Asked::new(daemon.paths(), &item.src, resolve)?, Asked::new(daemon.paths(), &item.dest, resolve)?))
-    };
+pub async fn rename(paths: &Paths, items: Vec<RenameItem>, resolve: Resolve) -> Result<Answer> {
+    let pair =
+        |item: &RenameItem| Ok((Asked::new(paths, &item.src, resolve)?, Asked::new(paths, &item.dest, resolve)?));
     let items = items.iter().map(pair).collect::<Result<Vec<_>>>()?;
     if items.is_empty() {
         return Err(ApiError::body("the list of files to move is empty"));

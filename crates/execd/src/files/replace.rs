@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::rc::Rc;
 
 use http::StatusCode;
 use memchr::memmem;
@@ -12,7 +11,7 @@ use super::off_loop;
 use super::path::{Asked, Parents, Place, Resolve};
 use super::permission::Applied;
 use super::stage::Stage;
-use crate::daemon::Daemon;
+use crate::environment::Paths;
 use crate::error::{ApiError, Result};
 use crate::http::{Answer, empty, json};
 
@@ -25,7 +24,7 @@ const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 /// # Errors
 /// 400 for an empty `old` or a path that is no file, 404 for a missing file; nothing is changed then.
 pub async fn replace(
-    daemon: Rc<Daemon>,
+    paths: &Paths,
     items: BTreeMap<String, ReplaceItem>,
     verbose: bool,
     resolve: Resolve,
@@ -34,7 +33,7 @@ pub async fn replace(
         if item.old.is_empty() {
             return Err(ApiError::body(format!("{path}: \"old\" is empty; give the text to replace")));
         }
-        Ok((Asked::new(daemon.paths(), &path, resolve)?, item))
+        Ok((Asked::new(paths, &path, resolve)?, item))
     };
     let items = items.into_iter().map(expand).collect::<Result<Vec<_>>>()?;
     let counts = off_loop(move || replace_all(items)).await?;

@@ -4,7 +4,6 @@
 //! upload changes nothing. Memory does not grow with the files.
 
 use std::io::Write;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +20,6 @@ use super::off_loop;
 use super::path::{Asked, Parents, Resolve};
 use super::permission::Applied;
 use super::stage::Stage;
-use crate::daemon::Daemon;
 use crate::environment::Paths;
 use crate::error::{ApiError, Result};
 use crate::http::{Answer, empty};
@@ -42,12 +40,11 @@ const MAX_DRAIN: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// 400 with the published codes; a message names the file.
-pub async fn upload(daemon: Rc<Daemon>, request: Request<Incoming>, resolve: Resolve) -> Result<Answer> {
+pub async fn upload(paths: Arc<Paths>, request: Request<Incoming>, resolve: Resolve) -> Result<Answer> {
     let content_type = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let boundary = content_type.and_then(boundary).ok_or_else(|| {
         ApiError::file(format!("content type {content_type:?} is not multipart/form-data with a boundary"))
     })?;
-    let paths = Arc::clone(daemon.paths());
     let (pieces, queue) = mpsc::channel(QUEUE);
     let writer = tokio::task::spawn_local(off_loop(move || store(&boundary, queue, &paths, resolve)));
     let mut body = request.into_body();

@@ -8,7 +8,6 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,7 +18,7 @@ use super::glob::Glob;
 use super::info::describe;
 use super::off_loop;
 use super::path::{Asked, Parents, Place, Resolve, descriptor_path};
-use crate::daemon::Daemon;
+use crate::environment::Paths;
 use crate::error::{ApiError, Result};
 use crate::http::{Answer, ByteSender, Query, stream};
 use crate::identity::Accounts;
@@ -31,8 +30,8 @@ const PIECE_BYTES: usize = 256 * 1024;
 ///
 /// # Errors
 /// 404 for a missing root, 400 for a root that is no directory, a malformed pattern or no path.
-pub async fn search(daemon: Rc<Daemon>, query: Query, resolve: Resolve) -> Result<Answer> {
-    let asked = Asked::new(daemon.paths(), query.require("path")?, resolve)?;
+pub async fn search(paths: &Paths, query: Query, resolve: Resolve) -> Result<Answer> {
+    let asked = Asked::new(paths, query.require("path")?, resolve)?;
     let pattern = query.get("pattern").filter(|pattern| !pattern.is_empty()).unwrap_or("**");
     let glob = Glob::parse(pattern).map_err(|why| ApiError::body(format!("pattern {pattern:?}: {why}")))?;
     walk(asked, move |root| {
@@ -49,8 +48,8 @@ pub async fn search(daemon: Rc<Daemon>, query: Query, resolve: Resolve) -> Resul
 ///
 /// # Errors
 /// 404 for a missing root, 400 for a link, another kind of root or a bad depth.
-pub async fn list(daemon: Rc<Daemon>, query: Query, resolve: Resolve) -> Result<Answer> {
-    let asked = Asked::new(daemon.paths(), query.require("path")?, resolve)?;
+pub async fn list(paths: &Paths, query: Query, resolve: Resolve) -> Result<Answer> {
+    let asked = Asked::new(paths, query.require("path")?, resolve)?;
     let depth = match query.get("depth").filter(|depth| !depth.is_empty()) {
         None => 1,
         Some(depth) => {

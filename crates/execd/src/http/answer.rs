@@ -91,6 +91,11 @@ pub fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
     answer
 }
 
+/// The answer for a route that does not exist.
+pub fn not_found() -> Answer {
+    text(StatusCode::NOT_FOUND, "404 page not found")
+}
+
 /// An answer of JSON.
 pub fn json<T: Serialize>(status: StatusCode, value: &T) -> Answer {
     // Wire types hold strings and numbers only: writing them into memory cannot fail.

@@ -5,6 +5,8 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -12,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 
+use super::Answer;
 use super::route::route;
 use crate::daemon::Daemon;
 
@@ -41,14 +44,14 @@ pub async fn serve(daemon: Rc<Daemon>, listener: Listener) {
         let accepted = match &listener {
             Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| {
                 tokio::task::spawn_local(async move {
-                    connection(daemon, stream).await;
+                    connection(stream, |request| route(Rc::clone(&daemon), request)).await;
                     drop(slot);
                 });
             }),
             Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
                 let _ = stream.set_nodelay(true); // only latency is at stake
                 tokio::task::spawn_local(async move {
-                    connection(daemon, stream).await;
+                    connection(stream, |request| route(Rc::clone(&daemon), request)).await;
                     drop(slot);
                 });
             }),
@@ -59,13 +62,16 @@ pub async fn serve(daemon: Rc<Daemon>, listener: Listener) {
     }
 }
 
-async fn connection<S>(daemon: Rc<Daemon>, stream: S)
+/// Serves one connection to its end.
+pub async fn connection<S, A, F>(stream: S, answer: A)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    A: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Answer>,
 {
     let service = service_fn(move |request| {
-        let daemon = Rc::clone(&daemon);
-        async move { Ok::<_, Infallible>(route(daemon, request).await) }
+        let answer = answer(request);
+        async move { Ok::<_, Infallible>(answer.await) }
     });
     let served = http1::Builder::new()
         .max_buf_size(CONNECTION_BUFFER_BYTES)

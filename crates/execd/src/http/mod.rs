@@ -7,6 +7,6 @@ mod query;
 mod route;
 mod tunnel;
 
-pub use answer::{Answer, Body, ByteSender, empty, json, refuse, stream, text};
-pub use listen::{Listener, serve};
+pub use answer::{Answer, Body, ByteSender, empty, json, not_found, refuse, stream, text};
+pub use listen::{Listener, connection, serve};
 pub use query::{Query, read_json, read_optional_json};

@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 use protocol::execd::code;
 use protocol::headers;
 
-use super::{Answer, Query, proxy, read_json, refuse, text, tunnel};
+use super::{Answer, Query, proxy, refuse, tunnel};
 use crate::daemon::Daemon;
 use crate::error::{ApiError, Result};
 use crate::{command, files, metrics, session};
@@ -45,7 +45,6 @@ async fn dispatch(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answ
     let path = request.uri().path().to_owned();
     let segments: Vec<&str> = path.split('/').skip(1).collect();
     let query = Query::of(&request);
-    let resolve = files::Resolve::of(request.headers())?;
     match (request.method(), segments.as_slice()) {
         (&Method::GET, ["ping" | "ready"]) => Ok(super::empty()),
 
@@ -61,21 +60,11 @@ async fn dispatch(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answ
         (&Method::POST, ["session", id, "run"]) => session::run(daemon, id, request).await,
         (&Method::DELETE, ["session", id]) => session::delete(daemon, id).await,
 
-        (&Method::GET, ["files", "info"]) => files::info(daemon, query, resolve).await,
-        (&Method::DELETE, ["files"]) => files::remove(daemon, query, resolve).await,
-        (&Method::POST, ["files", "permissions"]) => {
-            files::permissions(daemon, read_json(request).await?, resolve).await
+        (_, ["files" | "directories", ..]) => files::route(daemon.paths(), &path, request).await,
+        (_, ["v1", "filesystem", uid, gid, "files" | "directories", ..]) => {
+            let prefix = "/v1/filesystem/".len() + uid.len() + 1 + gid.len();
+            files::forward_to_worker(&daemon, request, uid, gid, &path[prefix..]).await
         }
-        (&Method::POST, ["files", "mv"]) => files::rename(daemon, read_json(request).await?, resolve).await,
-        (&Method::POST, ["files", "replace"]) => {
-            files::replace(daemon, read_json(request).await?, query.get("verbose") == Some("true"), resolve).await
-        }
-        (&Method::GET, ["files", "search"]) => files::search(daemon, query, resolve).await,
-        (&Method::POST, ["files", "upload"]) => files::upload(daemon, request, resolve).await,
-        (&Method::GET, ["files", "download"]) => files::download(daemon, request, query, resolve).await,
-        (&Method::GET, ["directories", "list"]) => files::list(daemon, query, resolve).await,
-        (&Method::POST, ["directories"]) => files::make_directories(daemon, read_json(request).await?, resolve).await,
-        (&Method::DELETE, ["directories"]) => files::remove_directories(daemon, query, resolve).await,
 
         (&Method::GET, ["metrics"]) => metrics::get(&daemon).await,
         (&Method::GET, ["metrics", "watch"]) => Ok(metrics::watch(daemon)),
@@ -90,8 +79,7 @@ async fn dispatch(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answ
         (_, ["code", ..]) => not_yet("code contexts"),
         (_, ["pty", ..]) => not_yet("terminals"),
         (_, ["v1", "isolated", ..]) => not_yet("isolated sessions"),
-        (_, ["v1", "filesystem", ..]) => not_yet("file calls under another identity"),
-        _ => Ok(text(StatusCode::NOT_FOUND, "404 page not found")),
+        _ => Ok(super::not_found()),
     }
 }
 

@@ -101,11 +101,17 @@ pub struct Error {
 }
 
 impl Error {
+    /// Whether the identity could not be taken on.
+    pub fn is_about_identity(&self) -> bool {
+        matches!(self.step, Step::Groups | Step::Gid | Step::Uid)
+    }
+
     fn text(&self) -> String {
         let system = crate::error::system_text(&io::Error::from(self.errno));
         let subject = &self.subject;
         let missing = |capability: &str| match self.errno {
             Errno::PERM => format!(" (the sandbox lacks {capability})"),
+            Errno::INVAL => " (the sandbox's user namespace has no such id)".into(),
             _ => String::new(),
         };
         match self.step {

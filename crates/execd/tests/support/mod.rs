@@ -76,6 +76,11 @@ impl Daemon {
         Target::Tcp(self.address, self.token.clone())
     }
 
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Pid of the process that was started.
     pub fn pid(&self) -> u32 {
         self.child.id()

@@ -20,5 +20,7 @@ pub const FILE_NOT_FOUND: &str = "FILE_NOT_FOUND";
 pub const UNKNOWN: &str = "UNKNOWN";
 /// No context, command or session has this id.
 pub const CONTEXT_NOT_FOUND: &str = "CONTEXT_NOT_FOUND";
+/// The file calls cannot be done under this user and group here.
+pub const FILESYSTEM_IDENTITY_UNAVAILABLE: &str = "FILESYSTEM_IDENTITY_UNAVAILABLE";
 /// This build or platform cannot do it.
 pub const NOT_SUPPORTED: &str = "NOT_SUPPORTED";

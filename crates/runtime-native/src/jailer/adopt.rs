@@ -77,7 +77,7 @@ pub fn run(jail: &Jail, id: &SandboxId) {
     }
 }
 
-fn take_over(jail: &Jail, id: &SandboxId) -> Result<Option<Live>> {
+fn take_over(jail: &Jail, id: &SandboxId) -> Result<Option<Live<'static>>> {
     let directory = jail.paths.sandbox(id);
     let Ok(lock) = File::open(directory.join(state::LOCK)) else { return Ok(None) };
     flock(&lock, FlockOperation::LockExclusive).op("lock the sandbox")?;
@@ -106,6 +106,7 @@ fn take_over(jail: &Jail, id: &SandboxId) -> Result<Option<Live>> {
         init,
         status: StatusReader::closed()?,
         disk: None,
+        spare: None,
         lease: None,
         grace: Duration::from_millis(plan.grace_ms),
         limits: plan.limits,

@@ -18,9 +18,10 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, getpid};
 use rustix::thread::{Uid, set_thread_res_uid};
 
+use super::seat::Seat;
 use super::status::StatusReader;
 use super::{Jail, Mode, destroy, receipt, watch};
-use crate::disk::{Disk, Size};
+use crate::disk::{self, Disk, Size};
 use crate::error::{Context, Failure, Kind, Result};
 use crate::idrange::{self, Slot};
 use crate::init::{self, Birth, ByPath, FallbackDisk, Go};
@@ -46,7 +47,7 @@ const END_DEADLINE: Duration = Duration::from_secs(2);
 const REPORT_BYTES: usize = 64 << 10;
 
 /// What a create brings with it.
-pub struct Order {
+pub struct Order<'a> {
     /// What to make.
     pub plan: Plan,
     /// Whether its directory was there before.
@@ -57,10 +58,14 @@ pub struct Order {
     pub lease: Option<OwnedFd>,
     /// A prepared disk of the right size, if there was one.
     pub disk: Option<Disk>,
+    /// Where a disk can be returned to.
+    pub home: BorrowedFd<'a>,
+    /// The groups that this process sits in and that become the sandbox's.
+    pub seat: Option<Seat>,
 }
 
 /// A running sandbox as its monitor holds it.
-pub struct Live {
+pub struct Live<'a> {
     /// Which one.
     pub id: SandboxId,
     /// PID 1.
@@ -69,8 +74,10 @@ pub struct Live {
     pub status: StatusReader,
     /// Output of the main process.
     pub console: OwnedFd,
-    /// The disk, kept open so that it can be ended without write-back.
+    /// The top directory of the disk.
     pub disk: Option<OwnedFd>,
+    /// The disk itself, if it can be used again, and where it is returned to.
+    pub spare: Option<(Disk, BorrowedFd<'a>)>,
     /// The lease.
     pub lease: Option<OwnedFd>,
     /// Grace at the end of the lease.
@@ -82,7 +89,7 @@ pub struct Live {
 }
 
 /// Makes the sandbox, answers on `reply`, and stays until its end.
-pub fn run(jail: &Jail, order: Order, reply: OwnedFd) {
+pub fn run(jail: &Jail, mut order: Order<'_>, reply: OwnedFd) {
     let id = order.plan.id.clone();
     let answer = |reply: &OwnedFd, message: &Reply| {
         // A server that is gone asks again after its restart; the sandbox is found then.
@@ -90,10 +97,20 @@ pub fn run(jail: &Jail, order: Order, reply: OwnedFd) {
     };
     let lock = match claim(jail, &order.plan, order.announced) {
         Ok(Claim::Ours(lock)) => lock,
-        Ok(Claim::Exists(receipt)) => return answer(&reply, &Reply::Created { receipt }),
-        Err(failure) => return answer(&reply, &Reply::Failed(failure)),
+        other => {
+            if let Some(seat) = &order.seat {
+                seat.give_up(jail);
+            }
+            let message = match other {
+                Ok(Claim::Exists(receipt)) => Reply::Created { receipt },
+                Ok(Claim::Ours(_)) => return,
+                Err(failure) => Reply::Failed(failure),
+            };
+            return answer(&reply, &message);
+        }
     };
-    let made = crate::policy::check(&order.plan, &jail.paths).and_then(|()| make(jail, order));
+    let seat = order.seat.take();
+    let made = crate::policy::check(&order.plan, &jail.paths).and_then(|()| make(jail, order, seat.as_ref()));
     match made {
         Ok((live, receipt)) => {
             answer(&reply, &Reply::Created { receipt: Box::new(receipt) });
@@ -101,6 +118,9 @@ pub fn run(jail: &Jail, order: Order, reply: OwnedFd) {
             watch::until_end(jail, live);
         }
         Err(failure) => {
+            if let Some(seat) = &seat {
+                seat.give_up(jail);
+            }
             if let Err(leftover) = destroy::remove_locked(jail, &id, Duration::ZERO) {
                 eprintln!("osb jailer: undo create of {id}: {leftover}");
             }
@@ -201,7 +221,7 @@ impl Pipes {
     }
 }
 
-fn make(jail: &Jail, order: Order) -> Result<(Live, Receipt)> {
+fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<(Live<'a>, Receipt)> {
     let started = Instant::now();
     let deadline = started + Duration::from_millis(order.plan.start_deadline_ms);
     let plan = &order.plan;
@@ -211,6 +231,9 @@ fn make(jail: &Jail, order: Order) -> Result<(Live, Receipt)> {
         }
         Mode::User => None,
     };
+    if let Some(seat) = seat {
+        seat.give(&jail.paths.sandbox(&plan.id))?;
+    }
     let group = jail.group(&plan.id);
     if let Some(group) = &group {
         group.create()?;
@@ -253,14 +276,20 @@ fn make(jail: &Jail, order: Order) -> Result<(Live, Receipt)> {
     let mut known = State { init: process, slot: slot.map(|slot| slot.0), receipt: None };
     state::store(&jail.paths.sandbox(&plan.id), state::STATE, &known)?;
     map_ids(jail, pid, slot)?;
-    if let Some(group) = &group {
+    if let (Some(group), None) = (&group, seat) {
         group.add(pid)?;
     }
-    send_go(jail, pid, plan, disk.as_ref(), pipes.control.0.as_fd())?;
+    let copy = disk.as_ref().and_then(Disk::copy);
+    let mount = copy.as_ref().or(disk.as_ref().map(|disk| &disk.mount));
+    send_go(jail, pid, plan, mount, pipes.control.0.as_fd())?;
+    if let (Some(cgroups), Some(_)) = (&jail.cgroups, seat) {
+        // Beside the first process, which builds its root meanwhile.
+        cgroups.leave()?;
+    }
     await_exec(pipes.errors.0.as_fd(), deadline)?;
 
     // execd reads its configuration first, so nothing of the user's runs before the kernel's word is taken.
-    let disk_root = disk.as_ref().map(|disk| open_disk(&disk.mount)).transpose()?;
+    let disk_root = disk.as_ref().map(|disk| disk::open_root(&disk.mount)).transpose().op("open the disk")?;
     let receipt = receipt::read(jail, plan, pid, slot, group.as_ref(), disk_root.as_ref())?;
     boot_execd(order.boot, plan, pipes.control.0.as_fd(), pipes.boot.1, deadline)?;
     let mut status = StatusReader::new(pipes.status.0);
@@ -277,6 +306,7 @@ fn make(jail: &Jail, order: Order) -> Result<(Live, Receipt)> {
         status,
         console,
         disk: disk_root,
+        spare: disk.filter(|_| copy.is_some()).map(|disk| (disk, order.home)),
         lease: order.lease,
         grace,
         limits: plan.limits.clone(),
@@ -321,7 +351,7 @@ fn disk(jail: &Jail, ready: Option<Disk>, plan: &Plan) -> Result<Option<Disk>> {
     let size = Size::of(plan.limits.disk_bytes, plan.limits.disk_inodes);
     match ready {
         Some(disk) if disk.size == size => Ok(Some(disk)),
-        _ => crate::disk::make(&jail.paths.disks(), size).map(Some),
+        _ => disk::make(&jail.paths.disks(), size).map(Some),
     }
 }
 
@@ -364,7 +394,7 @@ fn map_ids(jail: &Jail, pid: Pid, slot: Option<Slot>) -> Result<()> {
 }
 
 /// Makes the detached mounts in the host's namespace and lets PID 1 go on.
-fn send_go(jail: &Jail, pid: Pid, plan: &Plan, disk: Option<&Disk>, control: BorrowedFd<'_>) -> Result<()> {
+fn send_go(jail: &Jail, pid: Pid, plan: &Plan, disk: Option<&OwnedFd>, control: BorrowedFd<'_>) -> Result<()> {
     if jail.mode == Mode::User {
         let go = Go { layers: 0, programs: Vec::new(), disk: false };
         return wire::send(control, &go, &[], SendFlags::empty()).op("let the sandbox go on");
@@ -385,17 +415,12 @@ fn send_go(jail: &Jail, pid: Pid, plan: &Plan, disk: Option<&Disk>, control: Bor
     }
     if let Some(disk) = disk {
         let change = MountChange { set: sys::ATTR_NOSUID | sys::ATTR_NODEV, id_map: Some(namespace.as_fd()) };
-        sys::set_mount_attributes(disk.mount.as_fd(), change).op("map the ids of the disk")?;
+        sys::set_mount_attributes(disk.as_fd(), change).op("map the ids of the disk")?;
     }
     let mut fds: Vec<BorrowedFd<'_>> = mounts.iter().map(AsFd::as_fd).collect();
-    fds.extend(disk.map(|disk| disk.mount.as_fd()));
+    fds.extend(disk.map(AsFd::as_fd));
     let go = Go { layers: plan.layers.len(), programs, disk: disk.is_some() };
     wire::send(control, &go, &fds, SendFlags::empty()).op("hand the mounts to the sandbox")
-}
-
-fn open_disk(mount: &OwnedFd) -> Result<OwnedFd> {
-    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
-    rustix::fs::openat(mount, ".", flags, rustix::fs::Mode::empty()).op("open the disk")
 }
 
 /// Waits until the error pipe closes, which happens when execd starts.

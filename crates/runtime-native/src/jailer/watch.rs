@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
 use super::create::Live;
-use super::{Jail, destroy};
+use super::{Jail, destroy, stock};
 use crate::cgroup::Counters;
 use crate::error::{Context, Failure, Result};
 use crate::state::{self, ExitRecord};
@@ -35,7 +35,7 @@ const REAP_DEADLINE: Duration = Duration::from_secs(2);
 const EMPTY_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Stays until PID 1 has ended and the exit is recorded; with a lease, also until everything is removed.
-pub fn until_end(jail: &Jail, mut live: Live) {
+pub fn until_end(jail: &Jail, mut live: Live<'_>) {
     // A destroy asks us to end; the record comes first.
     let _ = sys::block_termination();
     let mut console = Console::open(jail, &live);
@@ -63,8 +63,10 @@ pub fn until_end(jail: &Jail, mut live: Live) {
     if let Err(failure) = record(jail, &mut live, &mut console) {
         eprintln!("osb monitor: record the exit of {}: {failure}", live.id);
     }
-    if let Err(failure) = wind_up(jail, &live) {
+    let wound_up = wind_up(jail, &live);
+    if let Err(failure) = &wound_up {
         eprintln!("osb monitor: clean up after {}: {failure}", live.id);
+        live.spare = None;
     }
     drop(live.watching.take());
     give_up_disk(&mut live);
@@ -85,7 +87,7 @@ pub fn until_end(jail: &Jail, mut live: Live) {
 }
 
 /// One round of waiting: whether PID 1 has ended, and whether the lease is over.
-fn wait(live: &mut Live, console: &mut Console, kill_at: Option<Instant>) -> (bool, bool) {
+fn wait(live: &mut Live<'_>, console: &mut Console, kill_at: Option<Instant>) -> (bool, bool) {
     let now = Instant::now();
     let mut fds = vec![PollFd::new(&live.init, PollFlags::IN)];
     let lease_at = live.lease.as_ref().map(|lease| {
@@ -122,7 +124,7 @@ fn wait(live: &mut Live, console: &mut Console, kill_at: Option<Instant>) -> (bo
 }
 
 /// Learns how PID 1 ended and writes it down.
-fn record(jail: &Jail, live: &mut Live, console: &mut Console) -> Result<()> {
+fn record(jail: &Jail, live: &mut Live<'_>, console: &mut Console) -> Result<()> {
     let end = match waitid(WaitId::PidFd(live.init.as_fd()), WaitIdOptions::EXITED) {
         Ok(Some(status)) => ChildEnd { code: status.exit_status(), signal: status.terminating_signal() },
         Ok(None) => return Err(Failure::internal("the sandbox's PID 1 has not ended")),
@@ -177,7 +179,7 @@ pub fn write(jail: &Jail, id: &lifecycle::spec::SandboxId, exit: Exit) -> Result
 }
 
 /// Ends what is left of the groups; they and every name stay until the destroy.
-fn wind_up(jail: &Jail, live: &Live) -> Result<()> {
+fn wind_up(jail: &Jail, live: &Live<'_>) -> Result<()> {
     let Some(group) = jail.group(&live.id) else { return Ok(()) };
     group.kill()?;
     if group.wait_empty(Instant::now() + EMPTY_DEADLINE)? {
@@ -186,11 +188,19 @@ fn wind_up(jail: &Jail, live: &Live) -> Result<()> {
     Err(Failure::internal("its cgroup is not empty although PID 1 is gone"))
 }
 
-/// Gives the disk back. The last close takes the kernel a tenth of a second, so it comes when nobody waits for us.
-fn give_up_disk(live: &mut Live) {
-    if let Some(disk) = live.disk.take() {
+/// Empties the disk and returns it, or gives it up: that takes the kernel a tenth of a second, so it comes when nobody
+/// waits for us.
+fn give_up_disk(live: &mut Live<'_>) {
+    let root = live.disk.take();
+    if let Some((disk, home)) = live.spare.take()
+        && let Some(state) = disk.emptied()
+    {
+        drop(root);
+        return stock::give_back(home, &disk, state);
+    }
+    if let Some(root) = root {
         // Without this the last close would also write all dirty pages of a disk that nobody will read again.
-        let _ = sys::shutdown_filesystem(disk.as_fd());
+        let _ = sys::shutdown_filesystem(root.as_fd());
     }
 }
 
@@ -210,7 +220,7 @@ pub enum Disk {
 impl Disk {
     fn of(disk: &OwnedFd) -> Self {
         match rustix::fs::fstatfs(disk) {
-            Ok(stat) if (stat.f_bavail as u64) * (stat.f_bsize as u64) < FULL_BYTES || stat.f_ffree == 0 => Self::Full,
+            Ok(stat) if stat.f_bavail * (stat.f_bsize as u64) < FULL_BYTES || stat.f_ffree == 0 => Self::Full,
             _ => Self::HasRoom,
         }
     }
@@ -262,7 +272,7 @@ struct Console {
 }
 
 impl Console {
-    fn open(jail: &Jail, live: &Live) -> Self {
+    fn open(jail: &Jail, live: &Live<'_>) -> Self {
         let directory = jail.paths.sandbox(&live.id);
         let mut console = Self {
             path: directory.join(state::CONSOLE),

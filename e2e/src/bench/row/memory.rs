@@ -1,4 +1,4 @@
-//! What an idle sandbox takes of the machine's memory.
+//! What an idle sandbox takes of memory.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::super::Bench;
 use super::super::peer::docker::Docker;
-use super::super::process::{self, MIB, descendants, meminfo, pss, words};
+use super::super::process::{self, MIB, descendants, pss, words};
 use super::super::report::{Figure, Row, Unit};
 use super::super::sandbox::Bed;
 
@@ -14,7 +14,7 @@ use super::super::sandbox::Bed;
 const SANDBOXES: usize = 50;
 /// Containers likewise.
 const CONTAINERS: usize = 20;
-/// The kernel frees what it may in the background; the machine's figure is read after this long without our doing.
+/// The kernel frees what it may in the background; its figure is read after this long without our doing.
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// Ours by part, theirs as a whole and the shim alone.
@@ -24,13 +24,14 @@ pub async fn run(bench: &Bench) -> Result<Vec<Row>> {
     let own = bed.server.own_processes()?;
     let share =
         |pids: &[u32]| -> Result<f64> { Ok(pids.iter().map(|pid| pss(*pid)).sum::<Result<u64>>()? as f64 / MIB) };
-    let (free, kernel, server) = (available().await?, process::kernel()? as f64 / MIB, share(&own)?);
+    tokio::time::sleep(SETTLE).await;
+    let (kernel, server) = (process::kernel()? as f64 / MIB, share(&own)?);
     let count = bench.runs(SANDBOXES);
     let mut sandboxes = Vec::new();
     for _ in 0..count {
         sandboxes.push(bed.sandbox().await?);
     }
-    let machine = (free - available().await?) / count as f64;
+    tokio::time::sleep(SETTLE).await;
     let kernel = (process::kernel()? as f64 / MIB - kernel) / count as f64;
     let grown = (share(&own)? - server) / count as f64;
     let (mut execds, mut monitors, mut mains) = (Vec::new(), Vec::new(), Vec::new());
@@ -51,43 +52,43 @@ pub async fn run(bench: &Bench) -> Result<Vec<Row>> {
     let docker = Docker::start(bench)?;
     let first = docker.sleeper()?;
     docker.ask(&["rm", "--force", &first])?;
-    let free = available().await?;
-    let count = bench.runs(CONTAINERS);
-    for _ in 0..count {
+    let daemons = named(&["dockerd", "containerd"])?;
+    let (kernel_before, daemons_before) = (process::kernel()? as f64 / MIB, share(&daemons)?);
+    let containers = bench.runs(CONTAINERS);
+    for _ in 0..containers {
         docker.sleeper()?;
     }
-    let container = (free - available().await?) / count as f64;
+    tokio::time::sleep(SETTLE).await;
+    let their_kernel = (process::kernel()? as f64 / MIB - kernel_before) / containers as f64;
+    let their_growth = (share(&daemons)? - daemons_before) / containers as f64;
     let mut shims = Vec::new();
-    for pid in process::parents()?.into_keys() {
-        if words(pid).first().is_some_and(|word| word.ends_with("containerd-shim-runc-v2")) {
-            shims.push(pss(pid)? as f64 / MIB);
-        }
+    for pid in named(&["containerd-shim-runc-v2"])? {
+        shims.push(pss(pid)? as f64 / MIB);
     }
+
+    let mean = |samples: &Vec<f64>| samples.iter().sum::<f64>() / samples.len().max(1) as f64;
+    let sum = mean(&execds) + mean(&monitors) + mean(&mains) + grown + kernel;
+    let their_sum = mean(&shims) + their_growth + their_kernel;
     let part = |name: &str, samples: Vec<f64>| (!samples.is_empty()).then(|| Figure::new(name, Unit::Memory, samples));
-    let mut figures = vec![Figure::single("osb, all, by what the machine has left", Unit::Memory, machine)];
-    let users: f64 = [&execds, &monitors, &mains]
-        .iter()
-        .map(|samples| samples.iter().sum::<f64>() / samples.len().max(1) as f64)
-        .sum();
+    let mut figures = vec![Figure::single("osb, all", Unit::Memory, sum)];
     figures.extend(part("osb, execd", execds));
     figures.extend(part("osb, monitor", monitors));
     figures.extend(part("osb, main process (sleep)", mains));
     figures.push(Figure::single("osb, growth of the server", Unit::Memory, grown));
-    figures.push(Figure::single(
-        "osb, kernel: what the machine lost beside these",
-        Unit::Memory,
-        machine - users - grown,
-    ));
     figures.push(Figure::single("osb, kernel: slabs, stacks, page tables, per core", Unit::Memory, kernel));
-    figures.push(Figure::single("osb, sum of processes and kernel", Unit::Memory, users + grown + kernel));
-    figures.push(Figure::single("docker container, all", Unit::Memory, container));
+    figures.push(Figure::single("docker container, without its main process", Unit::Memory, their_sum));
     figures.extend(part("docker container, its shim", shims));
-    let note = "Difference of MemAvailable over 50 sandboxes, or 20 containers, divided; the parts are proportional shares (PSS). \
-        The sum is steadier where others use the machine. The main process is `sleep infinity` of the machine.";
-    Ok(vec![Row::new("memory of an idle sandbox", figures, note).at_most("all", machine, 4.0, " MiB")])
+    figures.push(Figure::single("docker container, growth of the daemons", Unit::Memory, their_growth));
+    figures.push(Figure::single("docker container, kernel", Unit::Memory, their_kernel));
+    let note = "The sum of its parts over 50 sandboxes, or 20 containers, divided: proportional shares (PSS) of the processes, and \
+        what the kernel says of its own memory. Not MemAvailable, which moves by more than all sandboxes together when a disk \
+        writes back. The main process is `sleep infinity` of the machine.";
+    Ok(vec![Row::new("memory of an idle sandbox", figures, note).at_most("all", sum, 4.0, " MiB")])
 }
 
-async fn available() -> Result<f64> {
-    tokio::time::sleep(SETTLE).await;
-    Ok(meminfo("MemAvailable")? as f64 / MIB)
+/// Processes whose program has one of these names.
+fn named(names: &[&str]) -> Result<Vec<u32>> {
+    let program = |pid: &u32| words(*pid).first().map(|word| word.rsplit('/').next().unwrap_or(word).to_owned());
+    let wanted = |pid: &u32| program(pid).is_some_and(|word| names.contains(&word.as_str()));
+    Ok(process::parents()?.into_keys().filter(wanted).collect())
 }
