@@ -39,7 +39,8 @@ fn setting(name: &str, default: u64) -> u64 {
 
 #[test]
 fn ex_008_nothing_is_lost_or_doubled_though_readers_and_servers_come_and_go() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     let mut server = Server::start().expect("the server starts");
     let outcome = runtime.block_on(all(&server));
     let log = server.log();
@@ -109,7 +110,8 @@ async fn work(client: Client, at: Endpoint, run: Run, seen: Arc<Seen>) -> Result
     let number = run.number;
     let (bytes, sum) = (run.bytes, format!("/tmp/sum.{number}"));
     // Random bytes: whatever is lost, doubled or out of order shows.
-    let command = format!("head -c {bytes} /dev/urandom | tee >(sha256sum > {sum}.new; mv {sum}.new {sum}); exit {number}");
+    let command =
+        format!("head -c {bytes} /dev/urandom | tee >(sha256sum > {sum}.new; mv {sum}.new {sum}); exit {number}");
     let id = start(&client, &at, number, &command).await.with_context(|| format!("start run {number}"))?;
     let (mut digest, mut offset) = (Sha256::new(), 0);
     let deadline_of = || Instant::now() + PATIENCE;
@@ -210,7 +212,8 @@ async fn kill_again_and_again<T>(
     let mut kills = 0;
     while readers.iter().any(|reader| !reader.is_finished()) {
         let step = total / (KILLS as u64 + 12);
-        let due = seen.bytes.load(Ordering::Relaxed) >= step * (kills as u64 + 1) || seen.done.load(Ordering::Relaxed) > 0;
+        let due =
+            seen.bytes.load(Ordering::Relaxed) >= step * (kills as u64 + 1) || seen.done.load(Ordering::Relaxed) > 0;
         if kills >= KILLS || !due {
             tokio::time::sleep(AGAIN).await;
             continue;

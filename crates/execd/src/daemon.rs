@@ -56,6 +56,8 @@ pub struct Daemon {
     pub counters: Rc<Counters>,
     /// File calls under other identities.
     pub file_workers: files::Workers,
+    /// Directories that are watched.
+    pub watches: files::Watches,
     /// Metrics of the sandbox.
     pub metrics: Sampler,
 }
@@ -88,6 +90,7 @@ impl Daemon {
             reaper: Rc::new(Reaper::default()),
             counters: Counters::find(),
             file_workers: files::Workers::default(),
+            watches: files::Watches::default(),
             metrics: Sampler::start(),
         })
     }

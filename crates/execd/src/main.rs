@@ -21,6 +21,8 @@ mod identity;
 mod init;
 mod metrics;
 mod procfs;
+#[cfg(test)]
+mod random;
 mod reaper;
 mod resources;
 mod session;

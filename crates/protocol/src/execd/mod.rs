@@ -9,3 +9,4 @@ pub mod metrics;
 pub mod output;
 pub mod session;
 pub mod stream;
+pub mod watch;
