@@ -9,6 +9,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::time::timeout;
 
 use super::{Fetched, Journal, Limits, Reader};
+use crate::random::Random;
 
 /// Small enough to wrap many times.
 const SMALL: Limits =
@@ -49,18 +50,6 @@ async fn read(reader: &mut Reader, max: usize) -> (Vec<(u8, StreamName)>, Vec<(u
     }
 }
 
-/// xorshift: the same histories in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
-
 const BOTH: [StreamName; 2] = [StreamName::Stdout, StreamName::Stderr];
 
 #[test]
@@ -91,7 +80,7 @@ fn histories_are_as_a_list_of_bytes_says() {
 
 /// Random appends and random readers, which leave and come again where they were.
 async fn history(seed: u64) {
-    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let mut random = Random::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let overflow = if seed % 2 == 0 { Overflow::Wait } else { Overflow::DropOldest };
     let journal = journal(overflow);
     let mut model: Vec<(u8, StreamName)> = Vec::new();
@@ -102,7 +91,7 @@ async fn history(seed: u64) {
             alternating = !alternating;
         }
         let length = random.below(if alternating { 12 } else { 1500 }) + 1;
-        let stream = BOTH[random.below(2) as usize];
+        let stream = *random.pick(&BOTH);
         let data: Arc<Vec<u8>> = Arc::new((0..length).map(|_| random.below(256) as u8).collect());
         model.extend(data.iter().map(|byte| (*byte, stream)));
         let mut appended = Box::pin(timeout(SOON, journal.append(stream, &data, data.len())));
@@ -137,7 +126,7 @@ async fn waiting(journal: &Journal) {
 
 async fn check(reader: &mut Reader, model: &[(u8, StreamName)], overflow: Overflow, random: &mut Random) {
     let from = reader.offset();
-    let (bytes, lost) = read(reader, random.below(300) as usize + 1).await;
+    let (bytes, lost) = read(reader, random.below(300) + 1).await;
     let skipped: u64 = lost.iter().map(|range| range.1 - range.0).sum();
     assert!(overflow == Overflow::DropOldest || skipped == 0, "lost in wait: {lost:?}");
     let from = (from + skipped) as usize;
