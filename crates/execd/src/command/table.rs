@@ -5,9 +5,9 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use protocol::execd::output::CommandKind;
+use protocol::execd::output::{CommandKind, EndedBy};
 
-use super::Command;
+use super::{Cause, Command};
 use crate::clock;
 
 /// A finished command can be asked about, and its output read, for this long.
@@ -69,6 +69,11 @@ impl Commands {
     /// Those whose process lives.
     pub fn running(&self) -> Vec<Rc<Command>> {
         self.table.borrow().order.iter().filter(|command| command.is_running()).cloned().collect()
+    }
+
+    /// Notes that all commands that run are ended now because execd ends.
+    pub fn shutting_down(&self) {
+        self.running().iter().for_each(|command| command.because(Cause::By(EndedBy::Shutdown)));
     }
 
     /// The output of finished commands.

@@ -1,6 +1,8 @@
 //! A session's output to events, in the published form: one event per line, without its terminator, empty
 //! lines left out.
 
+use std::cell::Cell;
+
 use memchr::memchr;
 
 use crate::command::{Cut, Overlong, stdout_event};
@@ -10,10 +12,35 @@ pub const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes of memory that are kept for the next unfinished line.
 const KEPT_BYTES: usize = 64 * 1024;
 
+/// Bytes of unfinished lines that all sessions hold together; whoever would need more is beyond the bound.
+const MAX_HELD_BYTES: usize = 2 * MAX_LINE_BYTES;
+
+thread_local! {
+    static HELD_BYTES: Cell<usize> = const { Cell::new(0) };
+}
+
 /// The unfinished line.
 #[derive(Default)]
 pub struct SessionLines {
     pending: Vec<u8>,
+    /// What of it counts in [`HELD_BYTES`].
+    held: usize,
+}
+
+impl SessionLines {
+    /// Counts what is held now.
+    fn account(&mut self) -> Result<(), Overlong> {
+        let before = std::mem::replace(&mut self.held, self.pending.len());
+        let held = HELD_BYTES.get() - before + self.held;
+        HELD_BYTES.set(held);
+        if held > MAX_HELD_BYTES { Err(Overlong { max_bytes: self.held }) } else { within_bound(&self.pending) }
+    }
+}
+
+impl Drop for SessionLines {
+    fn drop(&mut self) {
+        HELD_BYTES.set(HELD_BYTES.get() - self.held);
+    }
 }
 
 impl Cut for SessionLines {
@@ -32,13 +59,14 @@ impl Cut for SessionLines {
             }
         }
         self.pending.extend_from_slice(rest);
-        within_bound(&self.pending)
+        self.account()
     }
 
     fn finish(&mut self, suffix: &[u8], out: &mut Vec<u8>) {
         // Its length was looked at when it came.
         let _ = event(&self.pending, suffix, out);
         self.pending = Vec::new();
+        let _ = self.account(); // it holds nothing now
     }
 }
 
