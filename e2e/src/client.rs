@@ -11,9 +11,6 @@ const REQUEST: Duration = Duration::from_secs(40);
 /// Large transfers on a slow machine.
 const TRANSFER: Duration = Duration::from_secs(120);
 
-/// A slow reader of much output.
-const STREAM: Duration = Duration::from_secs(3600);
-
 /// Talks to one server.
 #[derive(Clone)]
 pub struct Client {
@@ -243,48 +240,6 @@ impl Client {
     pub async fn download(&self, at: &Endpoint, path: &str) -> Result<u64> {
         let request = at.with_headers(self.http.get(format!("{}/files/download?path={path}", at.url)));
         count(request.timeout(TRANSFER).send().await?.error_for_status()?).await
-    }
-
-    /// Starts a command and lets go of its stream as soon as its id is known: `path` and `body` are those of a command
-    /// or of a run in a session. Returns the id.
-    ///
-    /// # Errors
-    /// No answer, or a refusal.
-    pub async fn start_and_leave(&self, at: &Endpoint, path: &str, body: &Value) -> Result<String> {
-        let request = at.with_headers(self.http.post(format!("{}{path}", at.url)));
-        let response = request.header("OpenSandbox-On-Disconnect", "continue").json(body).send().await?;
-        let status = response.status();
-        let id = response.headers().get("opensandbox-command-id").and_then(|id| Some(id.to_str().ok()?.to_owned()));
-        anyhow::ensure!(status.is_success(), "start: {status} {}", response.text().await?);
-        id.context("the answer names no command")
-    }
-
-    /// Makes a session and returns its id.
-    ///
-    /// # Errors
-    /// No answer, or a refusal.
-    pub async fn session(&self, at: &Endpoint) -> Result<String> {
-        let request = at.with_headers(self.http.post(format!("{}/session", at.url)));
-        let answer: Value = request.send().await?.error_for_status()?.json().await?;
-        Ok(answer["session_id"].as_str().context("no session id")?.to_owned())
-    }
-
-    /// What is known of a command, by the lossless API.
-    ///
-    /// # Errors
-    /// No answer, or a refusal.
-    pub async fn command(&self, at: &Endpoint, id: &str) -> Result<Value> {
-        let request = at.with_headers(self.http.get(format!("{}/v1/commands/{id}", at.url)));
-        Ok(request.send().await?.error_for_status()?.json().await?)
-    }
-
-    /// Opens the output of a command from `offset` on, as exact bytes.
-    ///
-    /// # Errors
-    /// No answer, or a refusal.
-    pub async fn output(&self, at: &Endpoint, id: &str, offset: u64) -> Result<reqwest::Response> {
-        let url = format!("{}/v1/commands/{id}/stream?offset={offset}&encoding=base64", at.url);
-        Ok(at.with_headers(self.http.get(url)).timeout(STREAM).send().await?.error_for_status()?)
     }
 
     async fn post_command(&self, at: &Endpoint, body: &Value) -> Result<Execution> {
