@@ -16,6 +16,8 @@ use crate::files;
 use crate::identity::Accounts;
 use crate::metrics::Sampler;
 use crate::reaper::Reaper;
+use crate::resources::Counters;
+use crate::session::Sessions;
 
 /// Bytes of the env file that are read for a command.
 const MAX_ENV_FILE_BYTES: u64 = 1024 * 1024;
@@ -46,8 +48,12 @@ pub struct Daemon {
     null: OwnedFd,
     /// Commands by id.
     pub commands: Commands,
+    /// Sessions by id.
+    pub sessions: Sessions,
     /// The owner of `wait`.
     pub reaper: Rc<Reaper>,
+    /// What of the sandbox's resources ran out.
+    pub counters: Rc<Counters>,
     /// File calls under other identities.
     pub file_workers: files::Workers,
     /// Directories that are watched.
@@ -80,7 +86,9 @@ impl Daemon {
             user: settings.user,
             null: null_input()?,
             commands: Commands::default(),
+            sessions: Sessions::default(),
             reaper: Rc::new(Reaper::default()),
+            counters: Counters::find(),
             file_workers: files::Workers::default(),
             watches: files::Watches::default(),
             metrics: Sampler::start(),

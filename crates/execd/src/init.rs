@@ -53,7 +53,7 @@ pub async fn run(daemon: &Rc<Daemon>, entrypoint: Vec<String>, grace: Duration, 
         Ok(process) => process,
         Err(why) => return not_started(&mut status, why),
     };
-    let exit = supervise(&process, signals, grace).await;
+    let exit = supervise(daemon, &process, signals, grace).await;
     match exit {
         Some(Exit::Code(code)) => {
             status.tell(&StatusLine::Exited(code));
@@ -92,7 +92,7 @@ fn start(daemon: &Daemon, entrypoint: Vec<String>) -> Result<Process, String> {
     Ok(daemon.reaper.register(pid))
 }
 
-async fn supervise(process: &Process, mut signals: Signals, grace: Duration) -> Option<Exit> {
+async fn supervise(daemon: &Daemon, process: &Process, mut signals: Signals, grace: Duration) -> Option<Exit> {
     loop {
         let next = tokio::select! {
             exit = process.wait() => return Some(exit),
@@ -105,6 +105,7 @@ async fn supervise(process: &Process, mut signals: Signals, grace: Duration) -> 
             Received::End => break,
         }
     }
+    daemon.commands.shutting_down();
     process.signal_group(Signal::TERM);
     signal_others(process.pid(), Signal::TERM);
     if let Ok(exit) = timeout(grace, process.wait()).await {
@@ -129,6 +130,7 @@ fn signal_others(main: Pid, signal: Signal) {
 
 /// Ends stand-alone execd: TERM to every command's group, a grace, KILL.
 pub async fn end_commands(daemon: &Daemon, grace: Duration) {
+    daemon.commands.shutting_down();
     let leaders = daemon.reaper.leaders();
     let signal_all = |signal| {
         for leader in daemon.reaper.leaders() {

@@ -16,6 +16,7 @@ mod environment;
 mod error;
 mod files;
 mod http;
+mod id;
 mod identity;
 mod init;
 mod metrics;
@@ -23,8 +24,11 @@ mod procfs;
 #[cfg(test)]
 mod random;
 mod reaper;
+mod resources;
+mod session;
 mod spawn;
 mod tidy;
+mod tree;
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -183,6 +187,7 @@ where
             signal(SignalKind::child()).map_err(|error| format!("watch for dead children: {}", system_text(&error)))?;
         tokio::task::spawn_local(Rc::clone(&daemon.reaper).run(died));
         tokio::task::spawn_local(tidy::run());
+        tokio::task::spawn_local(resources::watch(Rc::clone(&daemon)));
         let sweeping = Rc::clone(&daemon);
         tokio::task::spawn_local(async move { sweeping.commands.sweep_hourly().await });
         main(daemon).await.map_err(|error| error.to_string())

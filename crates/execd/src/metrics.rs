@@ -7,6 +7,8 @@
 mod cgroup;
 mod host;
 
+pub use cgroup::place as cgroup_file;
+
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};

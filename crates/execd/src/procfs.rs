@@ -10,6 +10,8 @@ pub struct Entry {
     pub pid: Pid,
     /// The group it belongs to.
     pub group: i32,
+    /// Its parent; 0 where that is outside.
+    pub parent: i32,
 }
 
 /// All processes that still run; zombies are not among them. `None` without a `/proc`.
@@ -18,10 +20,15 @@ pub fn running() -> Option<impl Iterator<Item = Entry>> {
     Some(entries.filter_map(|entry| {
         let name = entry.ok()?.file_name();
         let pid = Pid::from_raw(name.to_str()?.parse().ok()?)?;
-        let stat = fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-        let group = group_of(&stat)?;
-        Some(Entry { pid, group })
+        look_at(pid)
     }))
+}
+
+/// One process; `None` when it is gone or a zombie.
+pub fn look_at(pid: Pid) -> Option<Entry> {
+    let stat = fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    let (parent, group) = relatives(&stat)?;
+    Some(Entry { pid, group, parent })
 }
 
 /// Whether a process group has a member that is not a zombie; true where nobody can say.
@@ -30,8 +37,8 @@ pub fn group_lives(group: Pid) -> bool {
     running().is_none_or(|mut entries| entries.any(|entry| entry.group == number))
 }
 
-/// The group in a `stat` line; `None` for zombies. The program's name may hold anything, `)` included.
-fn group_of(stat: &[u8]) -> Option<i32> {
+/// Parent and group in a `stat` line; `None` for zombies. The program's name may hold anything, `)` included.
+fn relatives(stat: &[u8]) -> Option<(i32, i32)> {
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
     let mut fields = rest.split_ascii_whitespace();
@@ -39,20 +46,20 @@ fn group_of(stat: &[u8]) -> Option<i32> {
     if matches!(state, "Z" | "X" | "x") {
         return None;
     }
-    fields.nth(1)?.parse().ok()
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::group_of;
+    use super::relatives;
 
     #[test]
     fn a_name_with_brackets_does_not_hide_the_group() {
-        assert_eq!(group_of(b"12 (a) Z (b) S 1 77 77 0 -1"), Some(77));
+        assert_eq!(relatives(b"12 (a) Z (b) S 1 77 77 0 -1"), Some((1, 77)));
     }
 
     #[test]
     fn a_zombie_belongs_to_no_living_group() {
-        assert_eq!(group_of(b"12 (sh) Z 1 77 77 0 -1"), None);
+        assert_eq!(relatives(b"12 (sh) Z 1 77 77 0 -1"), None);
     }
 }

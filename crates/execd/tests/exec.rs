@@ -221,7 +221,8 @@ fn os_052_a_hundred_dropped_clients_cost_nothing() {
         connection.head();
     }
     let begun = Instant::now();
-    while daemon.descriptors() > before {
+    // The output of each can be read again, through one descriptor; its pipes and connection are gone.
+    while daemon.descriptors() > before + 100 {
         assert!(begun.elapsed() < Duration::from_secs(20), "{} descriptors, {before} before", daemon.descriptors());
         assert_eq!(daemon.shell("true").end(), "0");
     }

@@ -219,6 +219,26 @@ fn os_046_a_read_only_root_still_keeps_output() {
     let id = target.run(json!({"command": "echo kept", "background": true})).id();
     while target.get(&format!("/command/status/{id}")).ok().json()["running"] == true {}
     assert_eq!(target.get(&format!("/command/{id}/logs")).ok().text(), "kept\n");
+    sessions_work(&target);
+}
+
+fn new_session(target: &support::Target) -> String {
+    target.post("/session", &json!({})).ok().json()["session_id"].as_str().expect("an id").to_owned()
+}
+
+fn in_session(target: &support::Target, id: &str, command: &str) -> support::Run {
+    let response = target.post(&format!("/session/{id}/run"), &json!({ "command": command })).ok();
+    support::Run::parse(&response.body)
+}
+
+/// Sessions in whatever shell there is.
+fn sessions_work(target: &support::Target) {
+    let id = new_session(target);
+    assert_eq!(in_session(target, &id, "export A='one\ntwo'; cd /usr; (exit 3)").end(), "3");
+    assert_eq!(in_session(target, &id, "exec 3>/dev/null; set -x; B=\"$A\"; export B").end(), "0");
+    let run = in_session(target, &id, "echo \"$0 $PWD $B\"");
+    let shell = in_session(target, &id, "echo $0").stdout();
+    assert_eq!((run.stdout(), run.end()), (format!("{shell} /usr onetwo"), "0".to_owned()));
 }
 
 #[test]
@@ -226,11 +246,14 @@ fn os_047_without_bash_sh_is_used_and_without_any_shell_that_is_said() {
     let sandbox = in_chroot("mount --bind /etc/passwd $R/usr/bin/bash");
     let target = sandbox.target();
     assert_eq!(target.shell("echo $0").stdout(), format!("{}\n", "sh"));
+    sessions_work(&target);
     let sandbox = in_chroot(
         "for shell in bash dash sh; do mount --bind /etc/passwd $R/usr/bin/$(basename $(readlink -f /usr/bin/$shell)); done",
     );
     let target = sandbox.target();
     let run = target.shell("echo $0");
+    assert!(run.end().contains("no shell"), "{}", run.end());
+    let run = in_session(&target, &new_session(&target), "echo $0");
     assert!(run.end().contains("no shell"), "{}", run.end());
     assert_eq!(target.run(json!({"argv": ["printf", "works"]})).stdout(), "works");
 }

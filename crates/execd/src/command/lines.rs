@@ -10,16 +10,38 @@ use super::show::unfinished_character;
 /// Bytes of a line that are held for its end; a longer one comes in pieces, cut between characters.
 pub const MAX_LINE_BYTES: usize = 64 * 1024;
 
-/// One of the two output streams.
+/// A line that is longer than its form of text allows; its length is told to the client.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Overlong {
+    /// The bound.
+    pub max_bytes: usize,
+}
+
+/// Cuts the bytes of one stream into events.
+pub trait Cut {
+    /// Takes the next bytes and appends the events of what is whole now. `suffix` closes an event.
+    ///
+    /// # Errors
+    /// A line beyond the bound.
+    fn feed(&mut self, data: &[u8], suffix: &[u8], out: &mut Vec<u8>) -> Result<(), Overlong>;
+
+    /// Ends the stream: what is left is the last event.
+    fn finish(&mut self, suffix: &[u8], out: &mut Vec<u8>);
+}
+
+/// One of the two output streams of a command.
 pub struct Lines {
     prefix: &'static [u8],
     pending: Vec<u8>,
 }
 
+/// How an event of standard output begins.
+const STDOUT_PREFIX: &[u8] = br#"{"type":"stdout","text":""#;
+
 impl Lines {
     /// For standard output.
     pub fn stdout() -> Self {
-        Self { prefix: br#"{"type":"stdout","text":""#, pending: Vec::new() }
+        Self { prefix: STDOUT_PREFIX, pending: Vec::new() }
     }
 
     /// For standard error.
@@ -27,8 +49,14 @@ impl Lines {
         Self { prefix: br#"{"type":"stderr","text":""#, pending: Vec::new() }
     }
 
-    /// Takes the next bytes and appends the events of all lines that are whole now. `suffix` closes an event.
-    pub fn feed(&mut self, data: &[u8], suffix: &[u8], out: &mut Vec<u8>) {
+    fn flush(&mut self, suffix: &[u8], out: &mut Vec<u8>) {
+        line(self.prefix, &self.pending, suffix, out);
+        self.pending.clear();
+    }
+}
+
+impl Cut for Lines {
+    fn feed(&mut self, data: &[u8], suffix: &[u8], out: &mut Vec<u8>) -> Result<(), Overlong> {
         let mut start = 0;
         if self.pending.last() == Some(&b'\r') && !data.is_empty() {
             if data[0] == b'\n' {
@@ -61,19 +89,14 @@ impl Lines {
             let sent = pieces(self.prefix, &self.pending, suffix, out);
             self.pending.drain(..sent);
         }
+        Ok(())
     }
 
-    /// Ends the stream: what is left is the last event.
-    pub fn finish(&mut self, suffix: &[u8], out: &mut Vec<u8>) {
+    fn finish(&mut self, suffix: &[u8], out: &mut Vec<u8>) {
         if !self.pending.is_empty() {
             self.flush(suffix, out);
         }
         self.pending = Vec::new();
-    }
-
-    fn flush(&mut self, suffix: &[u8], out: &mut Vec<u8>) {
-        line(self.prefix, &self.pending, suffix, out);
-        self.pending.clear();
     }
 }
 
@@ -94,6 +117,11 @@ fn pieces(prefix: &[u8], text: &[u8], suffix: &[u8], out: &mut Vec<u8>) -> usize
         sent += piece.len();
     }
     sent
+}
+
+/// Appends one event of standard output.
+pub fn stdout_event(text: &[u8], suffix: &[u8], out: &mut Vec<u8>) {
+    event(STDOUT_PREFIX, text, suffix, out);
 }
 
 fn event(prefix: &[u8], text: &[u8], suffix: &[u8], out: &mut Vec<u8>) {

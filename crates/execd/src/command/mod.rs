@@ -1,7 +1,8 @@
-//! Commands: started, streamed or kept in the background, asked about, interrupted.
+//! Commands: started, streamed or kept in the background, asked about, read again, ended.
 //!
 //! Owns the table of commands and their records. The process itself belongs to [`crate::reaper`]; each
-//! command has one keeper task that enforces its deadline and notes its end.
+//! command has one keeper task that enforces its deadline and notes its end, and one pump task that takes its
+//! output into the journal and, where there is a client, to that.
 //!
 //! ```text
 //! POST /command --spawn fails--> failed (exit code 255)
@@ -9,198 +10,202 @@
 //!      +--> running --own process ends, deadline kills, DELETE--> finished --24 h or bound--> forgotten
 //! ```
 
+mod buffers;
 mod cancel;
+mod end;
+mod journal;
 mod lines;
+mod list;
 mod pump;
 mod request;
 mod run;
 mod show;
 mod spool;
+mod stream;
+mod table;
 
-pub use cancel::interrupt;
-pub use pump::release_buffers;
-pub use request::make_plan;
-pub use run::run;
+pub use buffers::release as release_buffers;
+pub use cancel::{interrupt, kill};
+pub use end::{Cause, Fault};
+pub use lines::{Cut, Overlong, stdout_event};
+pub use list::{detail, list};
+pub use pump::{OnDisconnect, Published};
+pub use request::{NO_SHELL, find_shell, make_plan, timeout_ms};
+pub use run::{Launch, on_disconnect, run, start_foreground};
 pub use show::{logs, status};
 pub use spool::directories as private_directories;
+pub use stream::stream;
+pub use table::Commands;
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::clock;
-use crate::reaper::{Exit, Process};
+use protocol::execd::output::{CommandKind, OutputEvent, Resource};
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
-/// A finished command can be asked about for this long.
-const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
-/// How often what is beyond its retention is removed.
-const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
-/// Commands that are remembered; beyond it the oldest finished ones go first.
-const MAX_REMEMBERED: usize = 4096;
-/// Bytes of command text that are remembered in all.
-const MAX_REMEMBERED_BYTES: usize = 4 * 1024 * 1024;
-/// Finished background commands whose log is kept: each holds a descriptor.
-const MAX_LOGS: usize = 1024;
-/// Exit code of a command that could not be started.
-const NOT_STARTED: i32 = 255;
-/// Exit code of a command that a signal ended.
-const SIGNALED: i32 = -1;
+use crate::clock;
+use crate::reaper::Process;
+use crate::resources::Counters;
+use journal::Journal;
+
+/// Events of a command besides its output; a resource that runs out again and again is not told for ever.
+const MAX_NOTICES: usize = 64;
+
+/// How long a question waits for output that is under way. It takes a moment; a full disk or machine takes longer.
+const SYNC_WAIT: Duration = Duration::from_secs(1);
 
 /// One command, from its start until it is forgotten.
 pub struct Command {
     id: String,
+    kind: CommandKind,
+    session_id: Option<String>,
     content: String,
+    /// By which its descendants are found: see [`crate::tree`].
+    tag: u64,
     started_ms: i64,
     finished_ms: Cell<Option<i64>>,
-    outcome: Outcome,
-    log: Option<spool::Log>,
+    start: Start,
+    journal: Rc<Journal>,
+    notices: RefCell<Vec<OutputEvent>>,
+    /// Resources whose lack was told and lasts.
+    lacking: RefCell<Vec<Resource>>,
     cancelling: Cell<bool>,
-    deadline_passed: OnceCell<i64>,
+    sync: Sync,
+    /// Why it was ended from outside; the first one counts.
+    cause: Cell<Option<Cause>>,
+    fault: OnceCell<Fault>,
+    counters: Rc<Counters>,
+    oom_kills_before: u64,
+    met_oom: OnceCell<bool>,
 }
 
-enum Outcome {
+/// What became of the start.
+enum Start {
     /// The process runs or ran.
-    Started(Process),
+    Process(Process),
     /// Nothing was started; the system's words.
     Failed(String),
 }
 
+/// How a log is asked to hold what was written before the question.
+#[derive(Default)]
+struct Sync {
+    asked: Notify,
+    done: Notify,
+    /// Nobody writes any more, and everything is in the journal.
+    over: Cell<bool>,
+}
+
+/// What a command is, apart from its process.
+struct Origin {
+    id: String,
+    kind: CommandKind,
+    session_id: Option<String>,
+    content: String,
+    tag: u64,
+}
+
 impl Command {
-    fn new(id: String, content: String, outcome: Outcome, log: Option<spool::Log>) -> Rc<Self> {
+    fn new(origin: Origin, start: Start, journal: Rc<Journal>, counters: Rc<Counters>, oom_kills: u64) -> Rc<Self> {
         let now = clock::now_ms();
-        let finished = matches!(outcome, Outcome::Failed(_)).then_some(now);
+        let finished = matches!(start, Start::Failed(_)).then_some(now);
         Rc::new(Self {
-            id,
-            content,
+            id: origin.id,
+            kind: origin.kind,
+            session_id: origin.session_id,
+            content: origin.content,
+            tag: origin.tag,
             started_ms: now,
             finished_ms: Cell::new(finished),
-            outcome,
-            log,
+            start,
+            journal,
+            notices: RefCell::default(),
+            lacking: RefCell::default(),
             cancelling: Cell::new(false),
-            deadline_passed: OnceCell::new(),
+            sync: Sync::default(),
+            cause: Cell::new(None),
+            fault: OnceCell::new(),
+            counters,
+            oom_kills_before: oom_kills,
+            met_oom: OnceCell::new(),
         })
     }
 
-    /// How it ended; `None` while it runs.
-    fn end(&self) -> Option<End> {
-        match &self.outcome {
-            Outcome::Failed(why) => Some(End { code: NOT_STARTED, evalue: why.clone(), detail: vec![why.clone()] }),
-            Outcome::Started(process) => process.exit().map(|exit| self.end_of(exit)),
-        }
+    /// Whether its process lives.
+    pub fn is_running(&self) -> bool {
+        matches!(&self.start, Start::Process(process) if process.exit().is_none())
     }
 
-    fn end_of(&self, exit: Exit) -> End {
-        let mut end = match exit {
-            Exit::Code(0) => End { code: 0, evalue: "0".into(), detail: Vec::new() },
-            Exit::Code(code) => End { code, evalue: code.to_string(), detail: vec![format!("exit status {code}")] },
-            Exit::Signal { number, dumped } => {
-                let core = if dumped { " (core dumped)" } else { "" };
-                let detail = vec![format!("signal: {}{core}", signal_name(number))];
-                End { code: SIGNALED, evalue: SIGNALED.to_string(), detail }
+    /// Whether a published client may take it for finished: its process has ended, and its log is complete.
+    fn is_finished(&self) -> bool {
+        !self.is_running() && (self.kind != CommandKind::Background || self.journal.extent().closed)
+    }
+
+    /// Waits until what the process has written so far is in the journal. A command that writes faster than
+    /// that, or whose journal is full, is not waited for.
+    async fn sync(&self) {
+        let done = self.sync.done.notified();
+        let extent = self.journal.extent();
+        if self.sync.over.get() || extent.waiting {
+            return;
+        }
+        self.sync.asked.notify_one();
+        let _ = timeout(SYNC_WAIT, done).await; // what is there by then is answered
+    }
+
+    /// Waits until the output is complete, unless its journal waits for a reader.
+    async fn complete(&self) {
+        let complete = async {
+            loop {
+                let news = self.journal.news();
+                if self.journal.extent().closed {
+                    return;
+                }
+                news.await;
             }
         };
-        match self.deadline_passed.get() {
-            Some(timeout_ms) if end.code != 0 => end.detail.push(format!("the timeout of {timeout_ms} ms was reached")),
-            _ => {}
-        }
-        end
-    }
-}
-
-/// The end of a command as clients see it.
-struct End {
-    code: i32,
-    evalue: String,
-    /// Empty after success.
-    detail: Vec<String>,
-}
-
-/// The published daemon's words for signals; others are shown by number.
-fn signal_name(number: i32) -> String {
-    let name = match number {
-        libc::SIGHUP => "hangup",
-        libc::SIGINT => "interrupt",
-        libc::SIGQUIT => "quit",
-        libc::SIGILL => "illegal instruction",
-        libc::SIGTRAP => "trace/breakpoint trap",
-        libc::SIGABRT => "aborted",
-        libc::SIGBUS => "bus error",
-        libc::SIGFPE => "floating point exception",
-        libc::SIGKILL => "killed",
-        libc::SIGUSR1 => "user defined signal 1",
-        libc::SIGSEGV => "segmentation fault",
-        libc::SIGUSR2 => "user defined signal 2",
-        libc::SIGPIPE => "broken pipe",
-        libc::SIGALRM => "alarm clock",
-        libc::SIGTERM => "terminated",
-        libc::SIGXCPU => "CPU time limit exceeded",
-        libc::SIGXFSZ => "file size limit exceeded",
-        libc::SIGSYS => "bad system call",
-        number => return format!("signal {number}"),
-    };
-    name.to_owned()
-}
-
-/// The commands that are remembered, oldest first.
-#[derive(Default)]
-pub struct Commands {
-    table: RefCell<Table>,
-    spool: spool::Spool,
-}
-
-#[derive(Default)]
-struct Table {
-    by_id: HashMap<String, Rc<Command>>,
-    order: VecDeque<Rc<Command>>,
-    content_bytes: usize,
-}
-
-impl Commands {
-    fn insert(&self, command: &Rc<Command>) {
-        let mut table = self.table.borrow_mut();
-        table.content_bytes += command.content.len();
-        table.by_id.insert(command.id.clone(), Rc::clone(command));
-        table.order.push_back(Rc::clone(command));
-        table.trim(clock::now_ms());
+        let _ = timeout(SYNC_WAIT, complete).await; // it shows as running until then
     }
 
-    /// The command with this id.
-    fn get(&self, id: &str) -> Option<Rc<Command>> {
-        self.table.borrow().by_id.get(id).cloned()
-    }
-
-    /// Forgets commands beyond their retention, until execd ends.
-    pub async fn sweep_hourly(&self) {
-        loop {
-            tokio::time::sleep(SWEEP_EVERY).await;
-            self.table.borrow_mut().trim(clock::now_ms());
+    /// Notes why it is ended, unless that is known already.
+    fn because(&self, cause: Cause) {
+        if self.cause.get().is_none() {
+            self.cause.set(Some(cause));
         }
     }
-}
 
-impl Table {
-    fn trim(&mut self, now_ms: i64) {
-        let expired_ms = now_ms - RETENTION.as_millis() as i64;
-        let mut logs = self.order.iter().filter(|command| command.log.is_some()).count();
-        let mut count = self.order.len();
-        let mut bytes = self.content_bytes;
-        let by_id = &mut self.by_id;
-        self.order.retain(|command| {
-            let Some(finished_ms) = command.finished_ms.get() else {
-                return true;
-            };
-            let too_many_logs = command.log.is_some() && logs > MAX_LOGS;
-            let expired = finished_ms <= expired_ms;
-            if !(expired || count > MAX_REMEMBERED || bytes > MAX_REMEMBERED_BYTES || too_many_logs) {
-                return true;
-            }
-            count -= 1;
-            bytes -= command.content.len();
-            logs -= usize::from(command.log.is_some());
-            by_id.remove(&command.id);
-            false
-        });
-        self.content_bytes = bytes;
+    /// Notes what went wrong besides the command itself.
+    pub fn fault(&self, fault: Fault) {
+        let _ = self.fault.set(fault); // the first one counts
+    }
+
+    /// Puts an event beside the output, where that stands now.
+    fn notice(&self, make: impl FnOnce(u64, u64) -> OutputEvent) {
+        let mut notices = self.notices.borrow_mut();
+        if notices.len() < MAX_NOTICES {
+            let number = notices.len() as u64;
+            notices.push(make(self.journal.extent().next, number));
+            self.journal.touch();
+        }
+    }
+
+    /// Tells that a resource ran out at some moment.
+    pub fn ran_out(&self, resource: Resource, detail: &str) {
+        let detail = detail.to_owned();
+        self.notice(|offset, number| OutputEvent::Resource { offset, number, resource, detail });
+    }
+
+    /// Tells that a resource is used up, once as long as that lasts.
+    pub fn lacks(&self, resource: Resource, lacks: bool, detail: &str) {
+        let mut lacking = self.lacking.borrow_mut();
+        let told = lacking.contains(&resource);
+        if lacks && !told {
+            lacking.push(resource);
+            self.ran_out(resource, detail);
+        } else if !lacks && told {
+            lacking.retain(|known| *known != resource);
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use protocol::execd::command::RunCommand;
+use protocol::execd::output::Overflow;
 
 use crate::daemon::Daemon;
 use crate::environment::{Environment, expand_path};
@@ -23,6 +24,8 @@ pub struct Checked {
     pub background: bool,
     /// Milliseconds; `None` means never.
     pub timeout_ms: Option<u64>,
+    /// What goes when its spool is full.
+    pub overflow: Overflow,
 }
 
 /// Checks a request and completes it with the sandbox's environment.
@@ -32,13 +35,7 @@ pub struct Checked {
 pub fn check(daemon: &Daemon, request: RunCommand) -> Result<Checked> {
     let command = request.command.filter(|command| !command.is_empty());
     let argv = request.argv.filter(|argv| !argv.is_empty());
-    let timeout_ms = match request.timeout.unwrap_or(0) {
-        0 => None,
-        ms => Some(
-            u64::try_from(ms)
-                .map_err(|_| ApiError::body(format!("timeout: {ms} is negative; give milliseconds, 0 for none")))?,
-        ),
-    };
+    let timeout_ms = timeout_ms(request.timeout)?;
     let (uid, gid) = (id("uid", request.uid)?, id("gid", request.gid)?);
     if gid.is_some() && uid.is_none() {
         return Err(ApiError::body("gid: needs uid beside it"));
@@ -81,7 +78,19 @@ pub fn check(daemon: &Daemon, request: RunCommand) -> Result<Checked> {
         (Some(command), _) => shell_plan(command, env, &cwd, identity),
         (None, argv) => make_plan(argv.unwrap_or_default(), None, env, &cwd, identity).map(Ok),
     }?;
-    Ok(Checked { plan, content, background: request.background.unwrap_or(false), timeout_ms })
+    let background = request.background.unwrap_or(false);
+    Ok(Checked { plan, content, background, timeout_ms, overflow: request.overflow.unwrap_or_default() })
+}
+
+/// Checks a timeout; 0 and an absent one are none.
+///
+/// # Errors
+/// 400 for a negative one.
+pub fn timeout_ms(timeout: Option<i64>) -> Result<Option<u64>> {
+    let ms = timeout.unwrap_or(0);
+    let ms = u64::try_from(ms)
+        .map_err(|_| ApiError::body(format!("timeout: {ms} is negative; give milliseconds, 0 for none")))?;
+    Ok(Some(ms).filter(|ms| *ms > 0))
 }
 
 fn id(field: &str, value: Option<i64>) -> Result<Option<u32>> {
@@ -120,6 +129,19 @@ fn environment(
     Ok(env)
 }
 
+/// Said where no shell can be found.
+pub const NO_SHELL: &str =
+    "no shell found: neither bash nor sh is in PATH or /bin; use argv to run a program without one";
+
+/// bash, or sh where there is no bash, with its path.
+pub fn find_shell(env: &Environment, cwd: &str) -> Option<(&'static str, String)> {
+    ["bash", "sh"].into_iter().find_map(|shell| {
+        let usual = [format!("/bin/{shell}"), format!("/usr/bin/{shell}")];
+        let found = candidates(shell, env, cwd).into_iter().chain(usual);
+        found.into_iter().find(|path| is_executable(path)).map(|path| (shell, path))
+    })
+}
+
 /// `bash -c`, or `sh -c` where there is no bash.
 fn shell_plan(
     command: String,
@@ -127,15 +149,8 @@ fn shell_plan(
     cwd: &str,
     identity: Option<Identity>,
 ) -> Result<std::result::Result<Plan, String>> {
-    let shell = ["bash", "sh"].into_iter().find_map(|shell| {
-        let found =
-            candidates(shell, &env, cwd).into_iter().chain([format!("/bin/{shell}"), format!("/usr/bin/{shell}")]);
-        found.into_iter().find(|path| is_executable(path)).map(|path| (shell, path))
-    });
-    let Some((shell, path)) = shell else {
-        return Ok(Err(
-            "no shell found: neither bash nor sh is in PATH or /bin; use argv to run a program without one".into(),
-        ));
+    let Some((shell, path)) = find_shell(&env, cwd) else {
+        return Ok(Err(NO_SHELL.into()));
     };
     make_plan(vec![shell.into(), "-c".into(), command], Some(path), env, cwd, identity).map(Ok)
 }

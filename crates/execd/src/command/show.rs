@@ -1,15 +1,21 @@
 //! `GET /command/status/{id}` and `GET /command/{id}/logs`.
 
+use std::io;
+use std::rc::Rc;
+
+use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
-use protocol::execd::code;
 use protocol::execd::command::CommandStatus;
+use protocol::execd::output::CommandKind;
+use protocol::execd::{code, header};
 use protocol::headers::COMMANDS_TAIL_CURSOR;
 
-use super::{Command, Outcome};
+use super::journal::{Fetched, Journal, Reader};
+use super::{Command, Start};
 use crate::clock;
 use crate::daemon::Daemon;
 use crate::error::{ApiError, Result};
-use crate::http::{Answer, Query, json, stream};
+use crate::http::{Answer, ByteSender, Query, json, stream};
 
 /// Bytes that a log answer reads at once.
 const LOG_PIECE_BYTES: usize = 128 * 1024;
@@ -27,7 +33,7 @@ pub fn status(daemon: &Daemon, id: &str) -> Result<Answer> {
 
 impl Command {
     fn status(&self) -> CommandStatus {
-        let end = self.end();
+        let end = self.end().filter(|_| self.is_finished());
         let finished_ms = end.as_ref().map(|_| self.finished_ms.get().unwrap_or_else(clock::now_ms));
         CommandStatus {
             id: self.id.clone(),
@@ -42,69 +48,103 @@ impl Command {
 }
 
 /// Output of a background command from a byte offset on. While the command runs, the bytes of an
-/// unfinished character wait for the next call; with `complete_lines=true` an unfinished line does too.
+/// unfinished character wait for the next call; with `complete_lines=true` an unfinished line does too. Bytes
+/// that are not kept any more are left out, and a header says which.
 ///
 /// # Errors
 /// 400 for a negative cursor, an unknown id or a foreground command, as published.
-pub fn logs(daemon: &Daemon, id: &str, query: &Query) -> Result<Answer> {
+pub async fn logs(daemon: &Daemon, id: &str, query: &Query) -> Result<Answer> {
     let cursor: i64 = query.get("cursor").and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
     let cursor =
         u64::try_from(cursor).map_err(|_| ApiError::body(format!("cursor: {cursor} is negative; start with 0")))?;
     let command = daemon.commands.get(id).ok_or_else(|| ApiError::body(format!("no command has the id {id:?}")))?;
-    let running = command.end().is_none(); // asked before the length: what came after is for the next call
-    let log = match (&command.log, &command.outcome) {
-        (Some(log), _) => log,
-        (None, Outcome::Failed(_)) => {
+    match (command.kind, &command.start) {
+        (_, Start::Failed(_)) => {
             return Err(ApiError::body(format!("command {id} was not started: it has no log")));
         }
-        (None, Outcome::Started(_)) => {
+        (CommandKind::Background, Start::Process(_)) => {}
+        (CommandKind::Foreground | CommandKind::Session, _) => {
             return Err(ApiError::body(format!("command {id} runs in the foreground: its output is in its stream")));
         }
+    }
+    command.sync().await;
+    let extent = command.journal.extent(); // what comes after is for the next call
+    let unit = match (extent.closed, query.get("complete_lines") == Some("true")) {
+        (true, _) => Unit::Byte,
+        (false, false) => Unit::Character,
+        (false, true) => Unit::Line,
     };
-    let unit = match (running, query.get("complete_lines") == Some("true")) {
-        (false, _) => Unit::Byte,
-        (true, false) => Unit::Character,
-        (true, true) => Unit::Line,
-    };
+    let from = if cursor < extent.oldest { extent.oldest } else { cursor };
     let failed = |error: std::io::Error| ApiError::runtime(format!("read the log of command {id}: {error}"));
-    let reader = log.reader().map_err(failed)?;
-    let end = whole_end(&reader, cursor, unit).map_err(failed)?.max(cursor);
-    let (sender, mut answer) = stream("text/plain; charset=utf-8", Some(end - cursor));
-    answer.headers_mut().insert(HeaderName::from_static(COMMANDS_TAIL_CURSOR), HeaderValue::from(end));
-    tokio::task::spawn_local(crate::files::send_range(reader, cursor, end - cursor, LOG_PIECE_BYTES, sender));
+    let end = whole_end(&command.journal, from, extent.next, unit).await.map_err(failed)?;
+    let (sender, mut answer) = stream("text/plain; charset=utf-8", Some(end - from));
+    let headers = answer.headers_mut();
+    headers.insert(HeaderName::from_static(COMMANDS_TAIL_CURSOR), HeaderValue::from(end));
+    if cursor < from {
+        let lost = format!("{cursor}-{from}");
+        headers.insert(HeaderName::from_static(header::OUTPUT_LOST), HeaderValue::try_from(lost).expect("digits"));
+    }
+    if end > from {
+        let reader = command.journal.reader(from);
+        tokio::task::spawn_local(send(reader, end, sender));
+    }
     Ok(answer)
 }
 
+/// Sends the bytes up to `end`. Bytes that go meanwhile break the connection.
+async fn send(mut reader: Reader, end: u64, sender: ByteSender) {
+    while reader.offset() < end {
+        let left = usize::try_from(end - reader.offset()).unwrap_or(usize::MAX);
+        let piece = match reader.fetch(left.min(LOG_PIECE_BYTES)).await {
+            Ok(Fetched::Bytes) => {
+                let piece = reader.piece();
+                Bytes::copy_from_slice(&piece.bytes[..piece.bytes.len().min(left)])
+            }
+            Ok(Fetched::Lost { .. } | Fetched::Nothing) => {
+                let _ = sender.send(Err(io::ErrorKind::UnexpectedEof.into())).await; // nobody reads any more
+                return;
+            }
+            Err(error) => {
+                let _ = sender.send(Err(error)).await; // nobody reads any more
+                return;
+            }
+        };
+        reader.consume(piece.len());
+        if sender.send(Ok(piece)).await.is_err() {
+            return;
+        }
+        reader.delivered();
+    }
+}
+
 /// What is never torn apart by an answer.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Byte,
     Character,
     Line,
 }
 
-/// The offset up to which the log holds whole units; never below `from`, unless the log is shorter.
-fn whole_end(file: &std::fs::File, from: u64, unit: Unit) -> std::io::Result<u64> {
-    use std::os::unix::fs::FileExt;
-    let length = file.metadata()?.len();
-    if length <= from || matches!(unit, Unit::Byte) {
-        return Ok(length);
+/// The offset up to which there are whole units between `from` and `end`; never below `from`.
+async fn whole_end(journal: &Rc<Journal>, from: u64, end: u64, unit: Unit) -> io::Result<u64> {
+    if end <= from {
+        return Ok(from);
     }
-    let mut end = length;
-    loop {
+    let mut upto = end;
+    while unit != Unit::Byte {
         // Backwards by pieces, so that a huge unfinished line costs no memory.
-        let start = end.saturating_sub(LOG_PIECE_BYTES as u64).max(from);
-        let mut tail = vec![0; (end - start) as usize];
-        file.read_exact_at(&mut tail, start)?;
+        let start = upto.saturating_sub(LOG_PIECE_BYTES as u64).max(from);
+        let tail = journal.read(start, (upto - start) as usize).await?;
         match unit {
-            Unit::Byte | Unit::Character => return Ok(end - unfinished_character(&tail) as u64),
+            Unit::Byte | Unit::Character => return Ok(upto - unfinished_character(&tail) as u64),
             Unit::Line => match memchr::memrchr(b'\n', &tail) {
                 Some(at) => return Ok(start + at as u64 + 1),
                 None if start == from => return Ok(from),
-                None => end = start,
+                None => upto = start,
             },
         }
     }
+    Ok(end)
 }
 
 /// Bytes at the end that begin a character and do not finish it.

@@ -206,7 +206,7 @@ fn disposition(shown: &str) -> HeaderValue {
 }
 
 /// Sends `left` bytes from `offset` on. A file that became shorter breaks the connection.
-pub async fn send_range(file: File, offset: u64, left: u64, piece_bytes: usize, sender: ByteSender) {
+async fn send_range(file: File, offset: u64, left: u64, piece_bytes: usize, sender: ByteSender) {
     let (mut file, mut offset, mut left) = (file, offset, left);
     while left > 0 {
         let length = left.min(piece_bytes as u64) as usize;

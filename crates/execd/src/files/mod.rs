@@ -28,7 +28,6 @@ mod walk;
 mod watch;
 mod worker;
 
-pub use download::send_range;
 pub use route::route;
 pub use watch::{Watches, watch};
 pub use worker::{FLAG as WORKER_FLAG, Workers, forward as forward_to_worker, run as run_worker};

@@ -9,4 +9,4 @@ mod tunnel;
 
 pub use answer::{Answer, Body, ByteSender, empty, json, not_found, refuse, stream, text};
 pub use listen::{Listener, connection, serve};
-pub use query::{Query, read_json};
+pub use query::{Query, read_json, read_optional_json};

@@ -82,6 +82,14 @@ fn hex(byte: u8) -> Option<u8> {
 /// # Errors
 /// 400 for an empty or malformed body, 413 for one beyond the bound.
 pub async fn read_json<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T> {
+    read_optional_json(request).await?.ok_or_else(|| ApiError::body("the body is empty; JSON is expected"))
+}
+
+/// As [`read_json`], but an empty body is `None`.
+///
+/// # Errors
+/// As [`read_json`].
+pub async fn read_optional_json<T: DeserializeOwned>(request: Request<Incoming>) -> Result<Option<T>> {
     let body = Limited::new(request.into_body(), MAX_JSON_BYTES).collect().await.map_err(|error| {
         if error.is::<http_body_util::LengthLimitError>() {
             let message = format!("the body is larger than {MAX_JSON_BYTES} bytes; send file content to /files/upload");
@@ -92,9 +100,9 @@ pub async fn read_json<T: DeserializeOwned>(request: Request<Incoming>) -> Resul
     })?;
     let bytes = body.to_bytes();
     match serde_json::Deserializer::from_slice(&bytes).into_iter().next() {
-        Some(Ok(value)) => Ok(value),
+        Some(Ok(value)) => Ok(Some(value)),
         Some(Err(error)) => Err(ApiError::body(format!("the body is not the expected JSON: {error}"))),
-        None => Err(ApiError::body("the body is empty; JSON is expected")),
+        None => Ok(None),
     }
 }
 

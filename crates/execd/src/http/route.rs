@@ -10,7 +10,7 @@ use protocol::headers;
 use super::{Answer, Query, proxy, refuse, tunnel};
 use crate::daemon::Daemon;
 use crate::error::{ApiError, Result};
-use crate::{command, files, metrics};
+use crate::{command, files, metrics, session};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static(headers::REQUEST_ID);
 
@@ -51,7 +51,14 @@ async fn dispatch(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answ
         (&Method::POST, ["command"]) => command::run(daemon, request).await,
         (&Method::DELETE, ["command"]) => command::interrupt(daemon, &query).await,
         (&Method::GET, ["command", "status", id]) => command::status(&daemon, id),
-        (&Method::GET, ["command", id, "logs"]) => command::logs(&daemon, id, &query),
+        (&Method::GET, ["command", id, "logs"]) => command::logs(&daemon, id, &query).await,
+        (&Method::GET, ["v1", "commands"]) => command::list(&daemon, &query),
+        (&Method::GET, ["v1", "commands", id]) => command::detail(&daemon, id),
+        (&Method::GET, ["v1", "commands", id, "stream"]) => command::stream(&daemon, id, request.headers(), &query),
+
+        (&Method::POST, ["session"]) => session::create(daemon, request).await,
+        (&Method::POST, ["session", id, "run"]) => session::run(daemon, id, request).await,
+        (&Method::DELETE, ["session", id]) => session::delete(daemon, id).await,
 
         (_, ["files" | "directories", ..]) => files::route(daemon.paths(), &path, request).await,
         (_, ["v1", "archive"]) => files::route(daemon.paths(), "/archive", request).await,
@@ -71,7 +78,6 @@ async fn dispatch(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answ
 
         (&Method::GET, ["v1", "isolated", "capabilities"]) => Ok(isolated_capabilities()),
         // The rooms of a later issue; a client learns at once that they are empty.
-        (_, ["session", ..]) => not_yet("bash sessions"),
         (_, ["code", ..]) => not_yet("code contexts"),
         (_, ["pty", ..]) => not_yet("terminals"),
         (_, ["v1", "isolated", ..]) => not_yet("isolated sessions"),

@@ -53,18 +53,31 @@ fn field(stat: &str, name: &str) -> Option<f64> {
 
 /// Reads a file of the group for a controller; the empty name is v2.
 fn read(controller: &str, file: &str) -> Option<String> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = groups.lines().find_map(|line| {
+    places(controller, file).find_map(|path| fs::read_to_string(path).ok())
+}
+
+/// Where a file of the group for a controller lies; the empty name is v2.
+pub fn place(controller: &str, file: &str) -> Option<PathBuf> {
+    places(controller, file).find(|path| path.exists())
+}
+
+fn places(controller: &str, file: &str) -> impl Iterator<Item = PathBuf> {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = groups.lines().find_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
         controllers.split(',').any(|name| name == controller).then(|| path.trim_start_matches('/').to_owned())
-    })?;
+    });
     // With a cgroup namespace the path is "/"; without one the group may or may not be visible by its path.
     let mounts: &[&str] = match controller {
         "" => &["/sys/fs/cgroup", "/sys/fs/cgroup/unified"],
         "cpu" => &["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"],
         "cpuacct" => &["/sys/fs/cgroup/cpuacct", "/sys/fs/cgroup/cpu,cpuacct"],
+        "pids" => &["/sys/fs/cgroup/pids"],
         _ => &["/sys/fs/cgroup/memory"],
     };
-    let places = mounts.iter().flat_map(|mount| [PathBuf::from(mount).join(&path), PathBuf::from(mount)]);
-    places.map(|place| place.join(file)).find_map(|path| fs::read_to_string(path).ok())
+    let file = file.to_owned();
+    let places = group.into_iter().flat_map(move |path| {
+        mounts.iter().flat_map(move |mount| [PathBuf::from(mount).join(&path), PathBuf::from(mount)])
+    });
+    places.map(move |place| place.join(&file))
 }

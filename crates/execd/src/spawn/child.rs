@@ -7,8 +7,8 @@ use super::Step;
 
 /// Signals that Linux has; numbers that libc keeps for itself are refused and ignored.
 const LAST_SIGNAL: c_int = 64;
-/// First descriptor that a child must not inherit.
-const FIRST_PRIVATE_FD: c_int = 3;
+/// Number of a child's one further descriptor; those above it, or from it on where there is none, are private.
+const EXTRA_FD: c_int = 3;
 /// A child's badness for the OOM killer: above execd's 0, so that the hog dies and not the daemon.
 const OOM_SCORE: &[u8] = b"500";
 /// Exit code of a child that failed before its program; nobody sees it.
@@ -22,6 +22,9 @@ pub struct Context {
     pub cwd: *const c_char,
     pub identity: Option<RawIdentity>,
     pub stdio: [c_int; 3],
+    /// Placed as [`EXTRA_FD`]; negative for none.
+    pub extra: c_int,
+    pub tag: Option<libc::rlimit>,
     pub open_files: Option<libc::rlimit>,
     pub failed_step: c_int,
     pub failed_errno: c_int,
@@ -65,6 +68,10 @@ fn run(context: &Context) -> (Step, c_int) {
         // SAFETY: `limit` is live; a refusal leaves the child with execd's limit, which is harmless.
         unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) };
     }
+    if let Some(tag) = &context.tag {
+        // SAFETY: `tag` is live; a refusal (a lower limit is in force) leaves the child without its tag.
+        unsafe { libc::setrlimit(libc::RLIMIT_RTTIME, tag) };
+    }
     if let Some(identity) = &context.identity
         && let Err(failure) = switch_identity(identity)
     {
@@ -80,11 +87,25 @@ fn run(context: &Context) -> (Step, c_int) {
             return (Step::Stdio, errno());
         }
     }
+    let first_private = if context.extra < 0 { EXTRA_FD } else { EXTRA_FD + 1 };
+    if context.extra >= 0 && !place_extra(context.extra) {
+        return (Step::Stdio, errno());
+    }
     // Everything of ours is close-on-exec already; this holds also for what a library forgot.
     // SAFETY: marks descriptors of this process's own table.
-    unsafe { libc::syscall(libc::SYS_close_range, FIRST_PRIVATE_FD, c_int::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    unsafe { libc::syscall(libc::SYS_close_range, first_private, c_int::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     unblock_signals();
     (Step::Exec, exec(context))
+}
+
+/// A descriptor that is at its place already is merely made inheritable: `dup2` would leave it as it is.
+fn place_extra(source: c_int) -> bool {
+    if source == EXTRA_FD {
+        // SAFETY: changes a flag in this process's own table.
+        return unsafe { libc::fcntl(source, libc::F_SETFD, 0) } == 0;
+    }
+    // SAFETY: both are descriptor numbers; the standard ones are placed already, so no source is lost.
+    unsafe { libc::dup2(source, EXTRA_FD) >= 0 }
 }
 
 /// The raw calls: libc's wrappers would try to switch every thread of execd.

@@ -6,7 +6,7 @@
 //! an error comes back through that memory. The child allocates nothing, takes no lock and logs nothing.
 //!
 //! What a child gets: its own process group, default signal handlers, an empty signal mask, the three
-//! standard descriptors and nothing else, a higher OOM score than execd, and its identity set last.
+//! standard descriptors and at most one more, a higher OOM score than execd, and its identity set last.
 
 #![allow(unsafe_code, reason = "clone, exec, inherited descriptors and the heap's trim have no safe interface")]
 
@@ -59,6 +59,16 @@ pub struct Plan {
 pub struct Stdio<'a> {
     /// Descriptors for 0, 1 and 2.
     pub fds: [Option<BorrowedFd<'a>>; 3],
+}
+
+/// What only some children get.
+#[derive(Clone, Copy, Default)]
+pub struct Extra<'a> {
+    /// Descriptor that the child finds as its number 3; it must not be below 3 here.
+    pub descriptor: Option<BorrowedFd<'a>>,
+    /// A number that all its descendants inherit, by which they are found again wherever they went: see
+    /// [`crate::tree`]. It is kept as a limit that means nothing (realtime processor time, in microseconds).
+    pub tag: Option<u64>,
 }
 
 /// The step at which a child failed.
@@ -129,6 +139,14 @@ impl Error {
 /// # Errors
 /// The step that failed with the system's words; no process is left then.
 pub fn spawn(plan: &Plan, stdio: &Stdio<'_>) -> Result<Pid, Error> {
+    spawn_with(plan, stdio, Extra::default())
+}
+
+/// As [`spawn`], with what only some children get.
+///
+/// # Errors
+/// As [`spawn`].
+pub fn spawn_with(plan: &Plan, stdio: &Stdio<'_>, extra: Extra<'_>) -> Result<Pid, Error> {
     let argv = pointers(&plan.argv);
     let env = pointers(&plan.env);
     let programs = pointers(&plan.programs);
@@ -144,6 +162,8 @@ pub fn spawn(plan: &Plan, stdio: &Stdio<'_>) -> Result<Pid, Error> {
             group_count: identity.groups.len(),
         }),
         stdio: stdio.fds.each_ref().map(|fd| fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)),
+        extra: extra.descriptor.as_ref().map_or(-1, AsRawFd::as_raw_fd),
+        tag: extra.tag.map(|tag| libc::rlimit { rlim_cur: tag, rlim_max: tag }),
         open_files: inherited::open_file_limit(),
         failed_step: 0,
         failed_errno: 0,

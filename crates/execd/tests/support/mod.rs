@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 pub mod commands;
+pub mod events;
 pub mod files;
 pub mod http;
 pub mod pid1;

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::output::Overflow;
+
 /// Body of `POST /command`. Exactly one of `command` and `argv` is given; `null` means absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunCommand {
@@ -31,6 +33,9 @@ pub struct RunCommand {
     /// Environment of this command alone, literal; wins over everything else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub envs: Option<BTreeMap<String, Option<String>>>,
+    /// What goes when the output outgrows its spool; an addition to the published fields.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overflow: Option<Overflow>,
 }
 
 /// Answer of `GET /command/status/{id}`.

@@ -6,5 +6,7 @@ pub mod command;
 pub mod files;
 pub mod header;
 pub mod metrics;
+pub mod output;
+pub mod session;
 pub mod stream;
 pub mod watch;

@@ -7,6 +7,12 @@ use serde::{Deserialize, Serialize};
 /// `ename` of every failure of a command.
 pub const COMMAND_ERROR_NAME: &str = "CommandExecError";
 
+/// `ename` when a line of a session's output is beyond the bound; the run was killed.
+pub const OVERLONG_ERROR_NAME: &str = "OutputLineTooLong";
+
+/// `ename` when a session's run ended and its variables or directory could not be kept.
+pub const SESSION_STATE_ERROR_NAME: &str = "SessionStateError";
+
 /// Media type of the stream.
 pub const CONTENT_TYPE: &str = "text/event-stream";
 

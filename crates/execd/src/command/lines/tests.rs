@@ -1,6 +1,6 @@
 use protocol::execd::stream::StreamEvent;
 
-use super::{Lines, MAX_LINE_BYTES};
+use super::{Cut, Lines, MAX_LINE_BYTES};
 
 const SUFFIX: &[u8] = b"\",\"timestamp\":1}\n\n";
 
@@ -8,7 +8,7 @@ fn texts(pieces: &[&[u8]]) -> Vec<String> {
     let mut lines = Lines::stdout();
     let mut out = Vec::new();
     for piece in pieces {
-        lines.feed(piece, SUFFIX, &mut out);
+        lines.feed(piece, SUFFIX, &mut out).expect("lines of any length");
     }
     lines.finish(SUFFIX, &mut out);
     let out = String::from_utf8(out).expect("events are text");
