@@ -15,6 +15,8 @@ mod daemon;
 mod environment;
 mod error;
 mod files;
+#[cfg(test)]
+mod fuzz;
 mod hooks;
 mod http;
 mod identity;

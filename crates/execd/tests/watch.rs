@@ -43,12 +43,23 @@ impl Stream {
     /// The next event that is no ping; `None` at the end.
     fn next(&mut self) -> Option<Value> {
         loop {
+            match self.next_of_all()? {
+                ping if ping["type"] == "ping" => {}
+                event => return Some(event),
+            }
+        }
+    }
+
+    /// The next event; `None` for a ping.
+    fn next_or_ping(&mut self) -> Option<Value> {
+        self.next_of_all().filter(|event| event["type"] != "ping")
+    }
+
+    fn next_of_all(&mut self) -> Option<Value> {
+        loop {
             if let Some(event) = self.events.pop_front() {
                 assert!(event["type"].is_string() && event["timestamp"].is_i64(), "{event}");
-                if event["type"] != "ping" {
-                    return Some(event);
-                }
-                continue;
+                return Some(event);
             }
             let chunk = self.connection.chunk()?;
             let text = String::from_utf8(chunk).expect("a stream is UTF-8");
@@ -62,9 +73,13 @@ impl Stream {
     /// Reads on until what is known is what there is: a move out of the tree is told a few events late, since its
     /// other half could still come. An event that never comes ends the test by the connection's timeout.
     fn until_true(&mut self, known: &mut Known, root: &Path) {
-        let truth = tree(root);
+        let (truth, begun) = (tree(root), Instant::now());
         while known.paths != truth {
-            known.apply(&self.next().expect("an event"));
+            let differ: Vec<_> = known.paths.symmetric_difference(&truth).take(5).collect();
+            assert!(begun.elapsed() < SOON, "{} known, {} there, as {differ:?}", known.paths.len(), truth.len());
+            if let Some(event) = self.next_or_ping() {
+                known.apply(&event);
+            }
         }
     }
 
@@ -94,6 +109,12 @@ impl Known {
             "moved" => {
                 let from = event["from"].as_str().expect("moved from somewhere");
                 let below: Vec<String> = self.below(from).collect();
+                if below.is_empty() {
+                    // A listing was ahead of this event: what moved is known under its new name, or not at all.
+                    self.paths.extend(tree(Path::new(&path)));
+                    self.paths.insert(path);
+                    return;
+                }
                 self.remove(&path);
                 for old in below {
                     self.paths.remove(&old);

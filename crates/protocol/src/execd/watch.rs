@@ -18,7 +18,8 @@ pub mod kind {
     pub const CLOSED: &str = "closed";
     /// Mode, owner, times or the number of links changed.
     pub const ATTRIBUTES: &str = "attributes";
-    /// What was at `from`, with all below it, is at the path now.
+    /// What was at `from`, with all below it, is at the path now. Where nothing is known of `from`, because a
+    /// listing was ahead of this event, the path is to be listed.
     pub const MOVED: &str = "moved";
     /// Nothing is at the path any more, nor below it.
     pub const DELETED: &str = "deleted";
