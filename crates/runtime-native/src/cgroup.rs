@@ -36,6 +36,8 @@ pub struct Hierarchies {
     pub v2: Option<PathBuf>,
     /// Whether the version 2 tree carries the limits.
     pub v2_limits: bool,
+    /// The groups in which this process was when it looked, one in each hierarchy of use to us.
+    pub own: Vec<PathBuf>,
 }
 
 impl Hierarchies {
@@ -48,7 +50,28 @@ impl Hierarchies {
             let has = |name: &&str| controllers.split_whitespace().any(|word| word == *name);
             found.v2_limits = V2_CONTROLLERS.iter().all(has);
         }
+        found.own = found.groups_of(&fs::read_to_string("/proc/self/cgroup").op("read /proc/self/cgroup")?);
         Ok(found)
+    }
+
+    /// The groups of a `/proc/<pid>/cgroup`, as directories.
+    fn groups_of(&self, table: &str) -> Vec<PathBuf> {
+        let mut groups = Vec::new();
+        for line in table.lines() {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+            let mount_point = match controllers {
+                "" => self.v2.as_ref(),
+                some => some.split(',').find_map(|name| self.v1.get(name)),
+            };
+            groups.extend(mount_point.map(|mount_point| mount_point.join(path.trim_start_matches('/'))));
+        }
+        groups
+    }
+
+    /// Moves the calling process back to the groups in which it was when it looked.
+    pub fn leave(&self) -> Result<()> {
+        self.own.iter().try_for_each(|path| write(&path.join("cgroup.procs"), "0"))
     }
 
     fn parse(table: &str) -> Self {
@@ -379,6 +402,14 @@ impl Group {
     /// Removes the groups; missing ones are fine. All processes must be gone.
     pub fn remove(&self) -> Result<()> {
         self.all().try_for_each(|path| remove(path))
+    }
+
+    /// Removes the groups in which nothing is.
+    pub fn remove_if_empty(&self) {
+        for path in self.all() {
+            // A group with processes is busy and stays.
+            let _ = fs::remove_dir(path);
+        }
     }
 
     /// Whether any of the groups exists.

@@ -106,6 +106,8 @@ pub const PLAN: &str = "plan.json";
 pub const STATE: &str = "state.json";
 /// Name of [`ExitRecord`]'s file.
 pub const EXIT: &str = "exit.json";
+/// Name of the file with the name of the sandbox's cgroups, where that is not its id.
+pub const GROUP: &str = "group";
 /// Name of the file that serialises create and destroy.
 pub const LOCK: &str = "lock";
 /// Name of the file that a monitor keeps locked while it writes in the directory.

@@ -63,7 +63,7 @@ impl<'a> Layer<'a> {
                 self.enter(parents, &name)?;
                 overlay::set_opaque(self.parent_fd()).map_err(|e| error("mark as opaque the directory of", &name, e))
             }
-            Some(Marker::Whiteout(hidden)) if matches!(hidden, b"" | b"." | b"..") => {
+            Some(Marker::Whiteout(b"" | b"." | b"..")) => {
                 Err(UnpackError::refused(&name, "it marks no file as deleted"))
             }
             Some(Marker::Whiteout(hidden)) => {

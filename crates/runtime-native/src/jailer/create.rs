@@ -18,6 +18,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, getpid};
 use rustix::thread::{Uid, set_thread_res_uid};
 
+use super::seat::Seat;
 use super::status::StatusReader;
 use super::{Jail, Mode, destroy, receipt, watch};
 use crate::disk::{self, Disk, Size};
@@ -59,6 +60,8 @@ pub struct Order<'a> {
     pub disk: Option<Disk>,
     /// Where a disk can be returned to.
     pub home: BorrowedFd<'a>,
+    /// The groups that this process sits in and that become the sandbox's.
+    pub seat: Option<Seat>,
 }
 
 /// A running sandbox as its monitor holds it.
@@ -86,7 +89,7 @@ pub struct Live<'a> {
 }
 
 /// Makes the sandbox, answers on `reply`, and stays until its end.
-pub fn run(jail: &Jail, order: Order<'_>, reply: OwnedFd) {
+pub fn run(jail: &Jail, mut order: Order<'_>, reply: OwnedFd) {
     let id = order.plan.id.clone();
     let answer = |reply: &OwnedFd, message: &Reply| {
         // A server that is gone asks again after its restart; the sandbox is found then.
@@ -94,10 +97,20 @@ pub fn run(jail: &Jail, order: Order<'_>, reply: OwnedFd) {
     };
     let lock = match claim(jail, &order.plan, order.announced) {
         Ok(Claim::Ours(lock)) => lock,
-        Ok(Claim::Exists(receipt)) => return answer(&reply, &Reply::Created { receipt }),
-        Err(failure) => return answer(&reply, &Reply::Failed(failure)),
+        other => {
+            if let Some(seat) = &order.seat {
+                seat.give_up(jail);
+            }
+            let message = match other {
+                Ok(Claim::Exists(receipt)) => Reply::Created { receipt },
+                Ok(Claim::Ours(_)) => return,
+                Err(failure) => Reply::Failed(failure),
+            };
+            return answer(&reply, &message);
+        }
     };
-    let made = crate::policy::check(&order.plan, &jail.paths).and_then(|()| make(jail, order));
+    let seat = order.seat.take();
+    let made = crate::policy::check(&order.plan, &jail.paths).and_then(|()| make(jail, order, seat.as_ref()));
     match made {
         Ok((live, receipt)) => {
             answer(&reply, &Reply::Created { receipt: Box::new(receipt) });
@@ -105,6 +118,9 @@ pub fn run(jail: &Jail, order: Order<'_>, reply: OwnedFd) {
             watch::until_end(jail, live);
         }
         Err(failure) => {
+            if let Some(seat) = &seat {
+                seat.give_up(jail);
+            }
             if let Err(leftover) = destroy::remove_locked(jail, &id, Duration::ZERO) {
                 eprintln!("osb jailer: undo create of {id}: {leftover}");
             }
@@ -205,7 +221,7 @@ impl Pipes {
     }
 }
 
-fn make<'a>(jail: &Jail, order: Order<'a>) -> Result<(Live<'a>, Receipt)> {
+fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<(Live<'a>, Receipt)> {
     let started = Instant::now();
     let deadline = started + Duration::from_millis(order.plan.start_deadline_ms);
     let plan = &order.plan;
@@ -215,6 +231,9 @@ fn make<'a>(jail: &Jail, order: Order<'a>) -> Result<(Live<'a>, Receipt)> {
         }
         Mode::User => None,
     };
+    if let Some(seat) = seat {
+        seat.give(&jail.paths.sandbox(&plan.id))?;
+    }
     let group = jail.group(&plan.id);
     if let Some(group) = &group {
         group.create()?;
@@ -257,12 +276,16 @@ fn make<'a>(jail: &Jail, order: Order<'a>) -> Result<(Live<'a>, Receipt)> {
     let mut known = State { init: process, slot: slot.map(|slot| slot.0), receipt: None };
     state::store(&jail.paths.sandbox(&plan.id), state::STATE, &known)?;
     map_ids(jail, pid, slot)?;
-    if let Some(group) = &group {
+    if let (Some(group), None) = (&group, seat) {
         group.add(pid)?;
     }
     let copy = disk.as_ref().and_then(Disk::copy);
     let mount = copy.as_ref().or(disk.as_ref().map(|disk| &disk.mount));
     send_go(jail, pid, plan, mount, pipes.control.0.as_fd())?;
+    if let (Some(cgroups), Some(_)) = (&jail.cgroups, seat) {
+        // Beside the first process, which builds its root meanwhile.
+        cgroups.leave()?;
+    }
     await_exec(pipes.errors.0.as_fd(), deadline)?;
 
     // execd reads its configuration first, so nothing of the user's runs before the kernel's word is taken.

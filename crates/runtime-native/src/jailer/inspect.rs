@@ -13,6 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::Pid;
 
 use super::Jail;
+use super::seat;
 use super::watch::{self, Disk};
 use crate::cgroup::Freeze;
 use crate::error::{Context, Failure, Kind, Result};
@@ -111,7 +112,8 @@ pub fn list(jail: &Jail) -> Result<Vec<SandboxId>> {
         ids.extend(claimed.into_iter().map(|(_, owner)| owner));
     }
     if let Some(cgroups) = &jail.cgroups {
-        ids.extend(cgroups.children(&jail.cgroup_parent).iter().filter_map(|name| SandboxId::parse(name)));
+        let names = cgroups.children(&jail.cgroup_parent);
+        ids.extend(names.iter().filter(|name| !seat::is_seat(name)).filter_map(|name| SandboxId::parse(name)));
     }
     Ok(ids.into_iter().collect())
 }

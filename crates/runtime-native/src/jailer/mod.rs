@@ -14,6 +14,7 @@ mod inspect;
 mod layers;
 mod receipt;
 pub(crate) use receipt::mode as mode_name;
+mod seat;
 mod status;
 mod stock;
 mod userids;
@@ -39,7 +40,7 @@ use crate::idrange::Foreign;
 use crate::init::Ids;
 use crate::paths::Paths;
 use crate::sys::{self, Forked};
-use crate::wire::{self, PlanLimits, Reply, Request};
+use crate::wire::{self, Plan, PlanLimits, Reply, Request};
 use crate::{probe, seccomp};
 
 /// What the supervisor tells the jailer at its start.
@@ -56,6 +57,8 @@ pub struct JailerConfig {
 impl JailerConfig {
     /// Disks kept ready by default: a burst of creates finds them while the next are made.
     pub const DISK_STOCK: usize = 8;
+    /// Workers that wait in cgroups of their own: as many creates in a row find one while the next are seated.
+    pub const SEATED: usize = 3;
 
     /// A jailer for this data directory, with defaults.
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
@@ -136,7 +139,9 @@ impl Jail {
 
     /// The sandbox's cgroups, where this machine gives us any.
     pub fn group(&self, id: &SandboxId) -> Option<Group> {
-        self.cgroups.as_ref().map(|found| found.group(&self.cgroup_parent, id.as_str()))
+        let seat = fs::read_to_string(self.paths.sandbox(id).join(crate::state::GROUP));
+        let name = seat.as_deref().unwrap_or(id.as_str());
+        self.cgroups.as_ref().map(|found| found.group(&self.cgroup_parent, name))
     }
 
     /// Removes the group that bounds all sandboxes, if none is left. The next jailer makes it again.
@@ -183,6 +188,7 @@ struct Jailer {
     socket: OwnedFd,
     signals: sys::ChildSignals,
     stock: stock::Stock,
+    seats: seat::Seats,
     /// Workers and monitors; any other child is the orphan of a killed monitor.
     children: HashSet<Pid>,
     /// Monitors that an earlier jailer made.
@@ -196,6 +202,9 @@ impl Jailer {
         let jail = Jail::new(config, execd.as_ref())?;
         // Memory that the jailer does not hold need not be copied by any fork.
         drop(execd);
+        if let Some(cgroups) = &jail.cgroups {
+            seat::sweep(&jail, cgroups)?;
+        }
         if jail.mode == Mode::Root {
             // An ordinary user can trace his own processes anyway, and must stay dumpable to write id maps.
             rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).op("hide memory")?;
@@ -203,7 +212,8 @@ impl Jailer {
         let stock = stock::Stock::new(if jail.disk_images { jail.config.disk_stock } else { 0 })?;
         let ours = [socket.as_fd(), signals.as_fd(), jail.execd.as_fd(), stock.returns(), stock.home()];
         sys::close_all_except(&[vec![0, 1, 2], ours.map(|fd| fd.as_raw_fd()).to_vec()].concat());
-        Ok(Self { jail, socket, signals, stock, children: HashSet::new(), foreign: Vec::new() })
+        let seats = seat::Seats::new(&jail);
+        Ok(Self { jail, socket, signals, stock, seats, children: HashSet::new(), foreign: Vec::new() })
     }
 
     fn serve(&mut self) -> i32 {
@@ -211,6 +221,7 @@ impl Jailer {
         self.find_sandboxes();
         loop {
             self.stock.refill(&self.jail);
+            self.seat_workers();
             let (request, child, returned, disk, orphaned) = {
                 let mut fds = vec![PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
                 fds.push(PollFd::from_borrowed_fd(self.stock.returns(), PollFlags::IN));
@@ -239,6 +250,7 @@ impl Jailer {
             if request {
                 match wire::receive_bytes(self.socket.as_fd(), &mut buffer, RecvFlags::DONTWAIT) {
                     Ok(None) => {
+                        self.seats.dismiss();
                         self.stock.dissolve();
                         self.jail.release_parent();
                         return 0;
@@ -274,6 +286,16 @@ impl Jailer {
             _ => create::Announced::Known,
         };
         self.jail.slot_hint = self.jail.slot_hint.wrapping_add(1);
+        let complete = |plan: &Plan| fds.len() == 1 + usize::from(plan.leased);
+        let (request, reply, fds, disk) = match request {
+            Request::Create(plan) if complete(&plan) => {
+                match self.hand_over(Box::new(seat::Handed { plan: *plan, announced, reply, fds, disk })) {
+                    Ok(()) => return,
+                    Err(back) => (Request::Create(Box::new(back.plan)), back.reply, back.fds, back.disk),
+                }
+            }
+            other => (other, reply, fds, disk),
+        };
         match sys::fork() {
             Ok(Forked::Parent(pid)) => {
                 self.children.insert(pid);
@@ -360,6 +382,7 @@ impl Jailer {
             if self.stock.ended(pid) {
                 continue;
             }
+            self.seats.ended(pid);
             if self.children.remove(&pid) {
                 if end.code != Some(0) {
                     self.adopt_after(pid);
@@ -405,7 +428,15 @@ fn perform(
         Request::Create(plan) => {
             let order = take(&mut fds, "a boot configuration").and_then(|boot| {
                 let lease = if plan.leased { Some(take(&mut fds, "a lease")?) } else { None };
-                Ok(create::Order { plan: *plan, announced, boot, lease, disk: disks.ready, home: disks.home })
+                Ok(create::Order {
+                    plan: *plan,
+                    announced,
+                    boot,
+                    lease,
+                    disk: disks.ready,
+                    home: disks.home,
+                    seat: None,
+                })
             });
             match order {
                 Ok(order) => return create::run(jail, order, reply),

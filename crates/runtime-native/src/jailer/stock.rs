@@ -5,9 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::process::{Pid, WaitOptions};
+use rustix::process::{Pid, WaitOptions, waitpid};
 
 use super::Jail;
 use crate::disk::{self, Disk, Record, Size};
@@ -125,14 +124,12 @@ impl Stock {
     /// Takes in the disks that monitors have returned, as many as there is room for.
     pub fn take_back(&mut self) {
         let mut buffer = Vec::new();
-        while let Ok(Some((text, fds))) =
-            wire::receive_bytes(self.returns.as_fd(), &mut buffer, RecvFlags::DONTWAIT)
-        {
+        while let Ok(Some((text, fds))) = wire::receive_bytes(self.returns.as_fd(), &mut buffer, RecvFlags::DONTWAIT) {
             let mut fds = fds.into_iter();
             let (Ok(state), Some(mount), Some(_word)) = (serde_json::from_slice(text), fds.next(), fds.next()) else {
                 continue;
             };
-            if self.ready.len() < self.target {
+            if self.ready.len() + self.helpers.len() < self.target {
                 self.ready.push_back(Disk { mount, size: Size::of(None, None), state });
             }
             // Otherwise it is closed here before the monitor has its word, so that the last close, which takes long,
@@ -149,14 +146,23 @@ impl Stock {
                 let _ = sys::shutdown_filesystem(root.as_fd());
             }
         }
+        let mut helpers = Vec::new();
         for disk in &disks {
-            if let Ok(Forked::Child) = sys::fork() {
-                sys::close_all_except(&[disk.mount.as_raw_fd()]);
-                std::process::exit(0);
+            match sys::fork() {
+                Ok(Forked::Parent(pid)) => helpers.push(pid),
+                Ok(Forked::Child) => {
+                    sys::close_all_except(&[disk.mount.as_raw_fd()]);
+                    std::process::exit(0);
+                }
+                // Closed below, one after the other.
+                Err(_) => break,
             }
         }
         drop(disks);
-        while !matches!(rustix::process::wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
+        for pid in helpers {
+            // Its end is all that matters.
+            let _ = waitpid(Some(pid), WaitOptions::empty());
+        }
     }
 }
 

@@ -326,19 +326,22 @@ fn make_layer(root: &Path, uid: Option<u32>) {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Census {
     groups: Vec<PathBuf>,
+    /// Workers that wait in groups of their own.
+    seats: usize,
+    /// Loop devices beyond the stock.
     loops: usize,
     mounts: usize,
     monitors: usize,
 }
 
 impl Census {
-    /// Taken once the stock of disks is full again, so that two counts can be compared.
+    /// Taken once no monitor and no disk beyond the stock is left, so that two counts can be compared.
     pub fn take_when_quiet(jailer: &Jailer) -> Self {
         let deadline = Instant::now() + DEADLINE;
         loop {
             let census = Self::take(jailer);
-            let stocked = loops(&jailer.paths) == JailerConfig::DISK_STOCK;
-            if stocked && census.monitors == 0 || Instant::now() > deadline {
+            let seated = JailerConfig::SEATED;
+            if census.loops == 0 && census.seats == seated && census.monitors == seated || Instant::now() > deadline {
                 return census;
             }
             // The jailer answers only after it has looked at its helpers.
@@ -354,7 +357,12 @@ impl Census {
         }
         let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
         let mounts = mounts.lines().filter(|line| line.contains(&*jailer.paths.root().to_string_lossy())).count();
-        Self { groups, loops: loops(&jailer.paths), mounts, monitors: children_of(jailer.pid()) }
+        let is_seat = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("seat-"));
+        let seats = groups.iter().filter(|path| is_seat(path)).filter_map(|path| path.file_name());
+        let seats = seats.collect::<std::collections::HashSet<_>>().len();
+        groups.retain(|path| !is_seat(path));
+        let loops = loops(&jailer.paths).saturating_sub(JailerConfig::DISK_STOCK);
+        Self { groups, seats, loops, mounts, monitors: children_of(jailer.pid()) }
     }
 }
 
