@@ -46,7 +46,8 @@ fn boot(root: &Root, user: Option<BootUser>, after: &str) -> Sandbox {
         root.make
     );
     // The only program that every root has: a daemon of its own, which nobody asks anything.
-    let mut sandbox = Sandbox::boot_in(&BootConfig { user, ..config(&["/execd", "--host", "127.0.0.1"]) }, &script);
+    let mut sandbox =
+        Sandbox::boot_in(&BootConfig { user, ..config(&["/execd", "--host", "127.0.0.1", "--port", "0"]) }, &script);
     assert_eq!(sandbox.next_status(), Some(StatusLine::Ready), "{}", root.name);
     sandbox
 }
