@@ -14,13 +14,11 @@ from opensandbox.models.sandboxes import (
     PVC,
     CredentialProxyConfig,
     Host,
-    LifecycleHook,
     NetworkPolicy,
     NetworkRule,
     PlatformSpec,
     SandboxImageAuth,
     SandboxImageSpec,
-    SandboxLifecycle,
     Volume,
 )
 
@@ -69,7 +67,7 @@ WRONG = [
     ("metadata-value", {"metadata": {"a": "b" * 64}}, "metadata"),
     ("metadata-reserved", {"metadata": {"opensandbox.io/x": "1"}}, "opensandbox.io/"),
     ("metadata-number", {"metadata": {"a": 1}}, "metadata"),
-    ("lifecycle", {"lifecycle": {"preStart": {"command": ["true"]}}}, "lifecycle"),
+    ("lifecycle", {"lifecycle": {"preStart": {"command": [" "]}}}, "lifecycle.preStart.command"),
     ("entrypoint-missing", {"entrypoint": ...}, "entrypoint"),
     ("entrypoint-empty", {"entrypoint": []}, "entrypoint"),
     ("entrypoint-blank", {"entrypoint": [" "]}, "entrypoint"),
@@ -133,7 +131,6 @@ WRONG_IN_SDK = {
     "requests": {"resource_requests": {"cpu": "1"}},
     "env": {"env": {"A=B": "1"}},
     "metadata": {"metadata": {"bad key!": "1"}},
-    "hooks": {"lifecycle": SandboxLifecycle(preStart=LifecycleHook(command=["true"]))},
     "entrypoint": {"entrypoint": [" "]},
     "policy": {"network_policy": NetworkPolicy(egress=[NetworkRule(action="allow", target="x.org")])},
     "credential-proxy": {

@@ -22,7 +22,14 @@ use crate::session::Sessions;
 /// Bytes of the env file that are read for a command.
 const MAX_ENV_FILE_BYTES: u64 = 1024 * 1024;
 /// Names that never reach a child.
-const PRIVATE_NAMES: [&str; 2] = ["EXECD_ACCESS_TOKEN", "JUPYTER_TOKEN"];
+const PRIVATE_NAMES: [&str; 6] = [
+    "EXECD_ACCESS_TOKEN",
+    "JUPYTER_TOKEN",
+    "EXECD_ISOLATION_CONFIG",
+    "OPENSANDBOX_LIFECYCLE",
+    "EXECD_LIFECYCLE_CONFIG",
+    "EXECD_RUNTIME_INIT",
+];
 /// The variable that names the env file.
 const ENV_FILE_VARIABLE: &str = "EXECD_ENVS";
 

@@ -78,6 +78,19 @@ fn start(daemon: &Daemon, entrypoint: Vec<String>) -> Result<Process, String> {
         return Err("the entrypoint is empty".into());
     }
     let identity = daemon.user().map(|user| Accounts::load().identity(user.uid, Some(user.gid)));
+    make_cwd(daemon)?;
+    let plan = make_plan(entrypoint, None, daemon.paths().env.clone(), daemon.cwd(), identity)
+        .map_err(|error| error.message)?;
+    let null = std::os::fd::AsFd::as_fd(daemon.null());
+    let pid = spawn(&plan, &Stdio { fds: [Some(null), None, None] }).map_err(|error| error.to_string())?;
+    Ok(daemon.reaper.register(pid))
+}
+
+/// Makes the working directory of a sandbox whose image does not have it.
+///
+/// # Errors
+/// It cannot be made.
+pub fn make_cwd(daemon: &Daemon) -> Result<(), String> {
     let cwd = daemon.cwd();
     if !Path::new(cwd).exists() {
         std::fs::create_dir_all(cwd)
@@ -86,10 +99,7 @@ fn start(daemon: &Daemon, entrypoint: Vec<String>) -> Result<Process, String> {
             let _ = chown(cwd, Some(user.uid), Some(user.gid)); // else it is merely not writable for the user
         }
     }
-    let plan = make_plan(entrypoint, None, daemon.paths().env.clone(), cwd, identity).map_err(|error| error.message)?;
-    let null = std::os::fd::AsFd::as_fd(daemon.null());
-    let pid = spawn(&plan, &Stdio { fds: [Some(null), None, None] }).map_err(|error| error.to_string())?;
-    Ok(daemon.reaper.register(pid))
+    Ok(())
 }
 
 async fn supervise(daemon: &Daemon, process: &Process, mut signals: Signals, grace: Duration) -> Option<Exit> {

@@ -15,6 +15,9 @@ mod daemon;
 mod environment;
 mod error;
 mod files;
+#[cfg(test)]
+mod fuzz;
+mod hooks;
 mod http;
 mod id;
 mod identity;
@@ -38,6 +41,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use protocol::execd::boot::{BootConfig, CONFIG_FD, LISTENER_FD, STATUS_FD, StatusLine};
+use protocol::hooks::Hooks;
 use rustix::process::{DumpableBehavior, Pid, getpid, set_dumpable_behavior};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::{Builder, LocalOptions};
@@ -97,11 +101,20 @@ fn boot(inherited: Inherited) -> Result<u8, String> {
         cwd: boot.cwd.filter(|cwd| !cwd.is_empty()).unwrap_or_else(|| "/".into()),
         user: boot.user,
     };
+    let hooks = boot.hooks;
     run(settings, move |daemon| async move {
         let listener = std::os::unix::net::UnixListener::from(inherited.listener);
         listener.set_nonblocking(true)?;
         tokio::task::spawn_local(http::serve(Rc::clone(&daemon), Listener::Unix(UnixListener::from_std(listener)?)));
+        if let Some(hook) = &hooks.pre_start
+            && let Err(why) = hooks::pre_start(&daemon, hook).await
+        {
+            eprintln!("execd: {why}");
+            status.tell(&StatusLine::HookFailed(why));
+            return Ok(FAILED);
+        }
         status.tell(&StatusLine::Ready);
+        hooks::start_periodic(&daemon, hooks.periodic);
         Ok(init::run(&daemon, boot.entrypoint, Duration::from_millis(boot.grace_ms), status).await)
     })
 }
@@ -139,6 +152,10 @@ fn stand_alone() -> Result<u8, String> {
         .ok()
         .and_then(|cwd| cwd.into_os_string().into_string().ok())
         .unwrap_or_else(|| "/".into());
+    let hooks = env
+        .get(hooks::VARIABLE)
+        .filter(|text| !text.is_empty())
+        .map_or(Ok(Hooks::default()), |text| hooks::parse(text))?;
     let settings = Settings { token, sandbox_id: None, env, cwd, user: None };
     if !entrypoint.is_empty() && getpid() != Pid::INIT {
         let own = rustix::process::set_child_subreaper(Some(getpid()));
@@ -146,6 +163,10 @@ fn stand_alone() -> Result<u8, String> {
     }
     run(settings, move |daemon| async move {
         tokio::task::spawn_local(http::serve(Rc::clone(&daemon), bind(listen).await?));
+        if let Some(hook) = &hooks.pre_start {
+            hooks::pre_start(&daemon, hook).await.map_err(io::Error::other)?;
+        }
+        hooks::start_periodic(&daemon, hooks.periodic);
         if !entrypoint.is_empty() {
             return Ok(init::run(&daemon, entrypoint, grace, Status(None)).await);
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use protocol::hooks::Hooks;
 use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
@@ -77,6 +78,9 @@ pub struct SandboxSpec {
     /// Whether the sandbox ends with the engine that made it (`osb run` without a server).
     #[serde(default)]
     pub leased: bool,
+    /// Commands that the sandbox runs by itself: checked, and passed on to execd as they are.
+    #[serde(default)]
+    pub hooks: Hooks,
 }
 
 impl SandboxSpec {

@@ -6,4 +6,6 @@
 pub mod error;
 pub mod execd;
 pub mod headers;
+pub mod hooks;
 pub mod lifecycle;
+pub mod schedule;

@@ -24,8 +24,8 @@ const MIN_PIDS: u64 = 8;
 const MAX_PIDS: u64 = 4_194_304;
 /// Fewest inodes: the disk's own directories need about a dozen.
 const MIN_INODES: u64 = 64;
-/// Longest wait for execd in milliseconds.
-const MAX_START_DEADLINE_MS: u64 = 120_000;
+/// Longest wait for execd in milliseconds: the longest hook before the main process, and two minutes.
+const MAX_START_DEADLINE_MS: u64 = 10_800_000 + 120_000;
 /// Longest grace in milliseconds.
 pub const MAX_GRACE_MS: u64 = 600_000;
 /// Longest text of an image's USER.

@@ -12,6 +12,7 @@ use lifecycle::runtime::{
 };
 use lifecycle::spec::{HOST_IMAGE, SandboxId};
 use protocol::execd::boot::BootConfig;
+use protocol::hooks::DEFAULT_TIMEOUT_SECONDS;
 use tokio::sync::{Mutex, mpsc};
 
 use crate::client::Client;
@@ -135,7 +136,11 @@ impl NativeRuntime {
             cwd: stand.working_dir.clone(),
             user: None,
             grace_ms,
+            hooks: spec.hooks.clone(),
         };
+        let hook_seconds =
+            spec.hooks.pre_start.as_ref().map(|hook| hook.timeout_seconds.unwrap_or(DEFAULT_TIMEOUT_SECONDS));
+        let start_deadline = START_DEADLINE + Duration::from_secs(hook_seconds.unwrap_or(0).into());
         let plan = Plan {
             id: request.id.clone(),
             layers: stand.layers,
@@ -144,7 +149,7 @@ impl NativeRuntime {
             working_dir: stand.working_dir,
             limits,
             leased: spec.leased,
-            start_deadline_ms: START_DEADLINE.as_millis() as u64,
+            start_deadline_ms: start_deadline.as_millis() as u64,
             grace_ms,
         };
         let text = serde_json::to_vec(&boot).map_err(|_| Failure::internal("encode the boot configuration"))?;
@@ -155,7 +160,7 @@ impl NativeRuntime {
             fds.push(lease.ok_or_else(|| Failure::internal("a leased sandbox needs an engine with a lease"))?.as_fd());
         }
         let request = Request::Create(Box::new(plan));
-        match self.client.ask(&request, &fds, START_DEADLINE + CREATE_MARGIN).await?.0 {
+        match self.client.ask(&request, &fds, start_deadline + CREATE_MARGIN).await?.0 {
             Reply::Created { receipt } => Ok(Created { receipt: *receipt }),
             other => Err(unexpected(&other).into()),
         }

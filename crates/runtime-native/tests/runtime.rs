@@ -34,6 +34,7 @@ fn spec(image: &str, entrypoint: &[&str]) -> SandboxSpec {
         extensions: BTreeMap::new(),
         timeout_seconds: None,
         leased: false,
+        hooks: protocol::hooks::Hooks::default(),
     }
 }
 

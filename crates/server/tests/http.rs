@@ -145,7 +145,7 @@ async fn every_wrong_field_of_a_create_is_named() {
         ),
         (json!({ "credentialProxy": { "enabled": true } }), 422, "credentialProxy"),
         (json!({ "secureAccess": "yes" }), 422, "secureAccess"),
-        (json!({ "lifecycle": { "preStart": { "command": ["x"] } } }), 400, "lifecycle"),
+        (json!({ "lifecycle": { "preStart": { "command": [] } } }), 422, "lifecycle"),
         (json!({ "volumes": [{ "name": "v", "mountPath": "/v", "host": { "path": "/etc" } }] }), 400, "volumes"),
         (json!({ "extensions": { "poolRef": "p" } }), 400, "extensions"),
         (json!({ "extensions": { "a": 5 } }), 422, "extensions.a"),

@@ -290,3 +290,25 @@ async fn send_filtered(file: File, filter: Filter, sender: ByteSender) {
         return;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::{byte_range, disposition};
+
+    #[test]
+    fn fuzz_ranges() {
+        let examples: [&[u8]; 5] =
+            [b"bytes=0-1", b"bytes=5-", b"bytes=-3", b"bytes=9-9, 1-2 ,", b"bytes=0-18446744073709551615"];
+        crate::fuzz::run("ranges", &examples, |input| {
+            let Ok(value) = HeaderValue::from_bytes(input) else { return };
+            for length in [0, 1, 10, u64::MAX] {
+                if let Ok(Some((start, end))) = byte_range(&value, length, "f") {
+                    assert!(start < end && end <= length, "{start}-{end} of {length}");
+                }
+            }
+            let _ = disposition(&String::from_utf8_lossy(input));
+        });
+    }
+}

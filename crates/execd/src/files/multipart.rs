@@ -203,4 +203,31 @@ mod tests {
         assert_eq!(boundary("application/json; boundary=abc"), None);
         assert_eq!(boundary("multipart/form-data"), None);
     }
+
+    #[test]
+    fn fuzz_multipart() {
+        let examples: [&[u8]; 3] = [
+            b"--B\r\nContent-Disposition: form-data; name=\"metadata\"; filename=\"m\"\r\n\r\n{}\r\n--B\r\n\
+              Content-Disposition: form-data; name=\"file\"\r\n\r\nx\r\n--B--\r\n",
+            b"preamble\r\n--B \r\n\r\n\r\n--B--",
+            b"--B\r\nContent-Disposition: form-data; name=\"a\\\"b;c\"\r\n\r\n\r\n--Bx\r\n--B--",
+        ];
+        crate::fuzz::run("multipart", &examples, |input| {
+            for piece in [1, 7, input.len().max(1)] {
+                let mut pieces = input.chunks(piece).map(bytes::Bytes::copy_from_slice);
+                let mut multipart = super::Multipart::new("B", || pieces.next());
+                let mut bytes = 0;
+                let mut read = || -> Result<(), super::Broken> {
+                    multipart.skip_preamble()?;
+                    while multipart.next_part()?.is_some() {
+                        multipart.data(&mut |data| bytes += data.len())?;
+                    }
+                    Ok(())
+                };
+                let _ = read(); // a broken body is an error, never a panic or a loop
+                assert!(bytes <= input.len(), "content from nowhere");
+            }
+            let _ = super::boundary(&String::from_utf8_lossy(input));
+        });
+    }
 }

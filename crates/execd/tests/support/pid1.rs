@@ -34,6 +34,7 @@ pub fn config(entrypoint: &[&str]) -> BootConfig {
         cwd: None,
         user: None,
         grace_ms: 500,
+        hooks: protocol::hooks::Hooks::default(),
     }
 }
 

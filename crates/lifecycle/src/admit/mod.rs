@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use protocol::error::code;
+use protocol::hooks::Hooks;
 use protocol::lifecycle::{CreateSandboxRequest, ImageSpec, NetworkPolicy, PlatformSpec};
 
 use crate::runtime::{Capabilities, PullAuth};
@@ -107,6 +108,7 @@ pub fn admit(request: CreateSandboxRequest, runtime: &Capabilities, rules: &Rule
     };
     let limits = limits::parse(&asked, runtime)?;
     let env = env(request.env.unwrap_or_default(), &entrypoint)?;
+    let hooks = hooks(request.lifecycle)?;
     let extensions = extensions(request.extensions.unwrap_or_default())?;
     let spec = SandboxSpec {
         image,
@@ -119,16 +121,24 @@ pub fn admit(request: CreateSandboxRequest, runtime: &Capabilities, rules: &Rule
         extensions,
         timeout_seconds,
         leased: rules.leased,
+        hooks,
     };
     Ok(Admitted { spec, pull_auth })
 }
 
-fn refuse_what_does_not_exist(request: &CreateSandboxRequest) -> Result<(), Refusal> {
-    if let Some(hooks) = &request.lifecycle
-        && !hooks.is_null()
-    {
-        return Err(Refusal::unsupported("lifecycle", "hooks do not exist here yet; run the command after create"));
+fn hooks(asked: Option<serde_json::Value>) -> Result<Hooks, Refusal> {
+    let asked = asked.filter(|asked| !asked.is_null());
+    let hooks: Hooks = match asked.map(serde_json::from_value).transpose() {
+        Ok(hooks) => hooks.unwrap_or_default(),
+        Err(error) => return Err(Refusal::invalid("lifecycle", error.to_string())),
+    };
+    match hooks.check() {
+        Ok(()) => Ok(hooks),
+        Err(mistake) => Err(Refusal::invalid(format!("lifecycle.{}", mistake.field), mistake.problem)),
     }
+}
+
+fn refuse_what_does_not_exist(request: &CreateSandboxRequest) -> Result<(), Refusal> {
     if request.template_id.is_some() {
         return Err(Refusal::unsupported("templateId", "templates do not exist here yet; name an image"));
     }

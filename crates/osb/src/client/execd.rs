@@ -155,9 +155,51 @@ impl Execd {
         self.client.send(request, Patience::Unlimited).await.map(drop)
     }
 
+    /// Whether the daemon knows archives, which the published one does not.
+    pub async fn has_archives(&self) -> Result<bool, Failure> {
+        let asked = self.client.send(self.request(Method::GET, "/v1/archive"), Patience::Usual).await;
+        // Without a path ours refuses by a code of its own.
+        match known(asked) {
+            Ok(known) => Ok(known.is_some()),
+            Err(failure) if failure.status == Some(400) => Ok(true),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// A directory as a tar, without what no tar can hold; `None` where the daemon has no archives.
+    pub async fn download_archive(&self, path: &str) -> Result<Option<Response>, Failure> {
+        let query = [("path", path.to_owned()), ("special", "skip".to_owned())];
+        let request = self.request(Method::GET, &with_query("/v1/archive", &query));
+        known(self.client.send(request, Patience::Unlimited).await)
+    }
+
+    /// Extracts a tar of any size into a directory; owner and group go to all that is made, the mode to files.
+    pub async fn upload_archive<S>(&self, path: &str, permission: &Permission, content: S) -> Result<(), Failure>
+    where
+        S: futures_util::Stream<Item = std::io::Result<bytes::Bytes>> + Send + 'static,
+    {
+        let mut query = vec![("path", path.to_owned())];
+        query.extend(permission.owner.clone().map(|owner| ("owner", owner)));
+        query.extend(permission.group.clone().map(|group| ("group", group)));
+        query.extend(permission.mode.map(|mode| ("mode", mode.to_string())));
+        let request = self
+            .request(Method::PUT, &with_query("/v1/archive", &query))
+            .header(CONTENT_TYPE, "application/x-tar")
+            .body(Body::wrap_stream(content));
+        self.client.send(request, Patience::Unlimited).await.map(drop)
+    }
+
     /// What the sandbox uses.
     pub async fn metrics(&self) -> Result<Metrics, Failure> {
         self.client.json(self.request(Method::GET, "/metrics"), Patience::Usual).await
+    }
+}
+
+/// `None` where the daemon does not know the route: its 404 carries no code.
+fn known<T>(answer: Result<T, Failure>) -> Result<Option<T>, Failure> {
+    match answer {
+        Err(failure) if failure.status == Some(404) && failure.code == "HTTP_404" => Ok(None),
+        answer => answer.map(Some),
     }
 }
 

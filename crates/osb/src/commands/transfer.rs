@@ -1,7 +1,11 @@
 //! Copies files and directories between this machine and a sandbox, of any size in constant memory.
 //!
+//! Directories travel as one archive ([`tree`]), and file by file where the daemon has no archives.
+//!
 //! What comes out of a sandbox is hostile: names that would leave the directory that was asked for are refused, links
-//! are never made and never followed, and a file appears under its name only when all of it has arrived.
+//! that may lead out of it are not made and none is followed, and a file appears under its name only when all of it has arrived.
+
+mod tree;
 
 use std::fs;
 use std::io;
@@ -76,6 +80,9 @@ impl Upload<'_> {
         if meta.is_dir() {
             if !recursive {
                 return Err(Failure::usage(format!("{} is a directory; copy it with -r", local.display())));
+            }
+            if let Some(outcome) = self.archive(local, remote).await? {
+                return outcome;
             }
             return self.tree(local, remote.trim_end_matches('/')).await;
         }
@@ -167,6 +174,9 @@ impl Download<'_> {
         }
         let target = if local.is_dir() { local.join(last_name(&info.path)?) } else { local.to_owned() };
         if is_directory {
+            if let Some(outcome) = self.archive(&info.path, &target).await? {
+                return outcome;
+            }
             return self.tree(&info.path, &target).await;
         }
         self.file(remote, &target, None, u64::try_from(info.size).unwrap_or(0)).await?;

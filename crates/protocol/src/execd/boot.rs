@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::hooks::Hooks;
+
 /// Descriptor of the listening socket that execd inherits.
 pub const LISTENER_FD: i32 = 3;
 /// Descriptor from which execd reads its [`BootConfig`] as JSON, to the end.
@@ -28,6 +30,9 @@ pub struct BootConfig {
     pub user: Option<BootUser>,
     /// Milliseconds between TERM and KILL when the sandbox is asked to end.
     pub grace_ms: u64,
+    /// Commands that run before the main process and beside it.
+    #[serde(default)]
+    pub hooks: Hooks,
 }
 
 /// A numeric identity inside the sandbox.
@@ -44,6 +49,8 @@ pub struct BootUser {
 pub enum StatusLine {
     /// The API answers.
     Ready,
+    /// The hook before the main process failed, with the reason; there is no main process then.
+    HookFailed(String),
     /// The main process could not be started, with the system's words.
     EntrypointFailed(String),
     /// The main process ended with this code.
@@ -53,13 +60,14 @@ pub enum StatusLine {
 }
 
 impl StatusLine {
-    /// Reads one line without its terminator; `None` for anything else than the four forms.
+    /// Reads one line without its terminator; `None` for anything else than the five forms.
     pub fn parse(line: &str) -> Option<Self> {
         if line == "ready" {
             return Some(Self::Ready);
         }
         let (word, rest) = line.split_once(' ')?;
         match word {
+            "hook-failed" => Some(Self::HookFailed(rest.to_owned())),
             "entrypoint-failed" => Some(Self::EntrypointFailed(rest.to_owned())),
             "exited" => rest.parse().ok().map(Self::Exited),
             "signaled" => rest.parse().ok().map(Self::Signaled),
@@ -72,6 +80,7 @@ impl std::fmt::Display for StatusLine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Ready => f.write_str("ready"),
+            Self::HookFailed(why) => write!(f, "hook-failed {}", why.replace('\n', " ")),
             Self::EntrypointFailed(why) => write!(f, "entrypoint-failed {}", why.replace('\n', " ")),
             Self::Exited(code) => write!(f, "exited {code}"),
             Self::Signaled(signal) => write!(f, "signaled {signal}"),

@@ -487,7 +487,7 @@ fn await_execd(
         };
         status.read();
         if let Some(why) = status.entrypoint_failure() {
-            return Err(Failure::new(Kind::Entrypoint, format!("start the main process: {why}")));
+            return Err(Failure::new(Kind::Entrypoint, why));
         }
         if ended && !status.ready() {
             return Err(Failure::internal("execd ended before it was ready"));
@@ -496,7 +496,7 @@ fn await_execd(
     ping(init, socket, deadline)?;
     status.read();
     match status.entrypoint_failure() {
-        Some(why) => Err(Failure::new(Kind::Entrypoint, format!("start the main process: {why}"))),
+        Some(why) => Err(Failure::new(Kind::Entrypoint, why)),
         None => Ok(()),
     }
 }

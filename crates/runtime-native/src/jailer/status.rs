@@ -39,7 +39,7 @@ impl StatusReader {
         self.ready
     }
 
-    /// Why the main process could not be started.
+    /// Why there is no main process, as a whole sentence.
     pub fn entrypoint_failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
@@ -77,7 +77,11 @@ impl StatusReader {
             self.partial.clear();
             match StatusLine::parse(&line) {
                 Some(StatusLine::Ready) => self.ready = true,
-                Some(StatusLine::EntrypointFailed(why)) => self.failure = self.failure.take().or(Some(why)),
+                Some(StatusLine::HookFailed(why)) => self.failure = self.failure.take().or(Some(why)),
+                Some(StatusLine::EntrypointFailed(why)) => {
+                    let why = format!("start the main process: {why}");
+                    self.failure = self.failure.take().or(Some(why));
+                }
                 Some(end) => self.end = self.end.take().or(Some(end)),
                 None => {}
             }

@@ -138,7 +138,7 @@ fn record(jail: &Jail, live: &mut Live<'_>, console: &mut Console) -> Result<()>
         live.status.read();
     }
     if let Some(why) = live.status.entrypoint_failure() {
-        console.append(format!("osb: start the main process: {why}\n").as_bytes());
+        console.append(format!("osb: {why}\n").as_bytes());
     }
     if jail.paths.sandbox(&live.id).join(state::EXIT).exists() {
         // The jailer, which waited for it in our place, has recorded it.

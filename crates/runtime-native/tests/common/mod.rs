@@ -292,6 +292,7 @@ pub fn boot(plan: &Plan, script: &str) -> OwnedFd {
         cwd: None,
         user: None,
         grace_ms: 1000,
+        hooks: protocol::hooks::Hooks::default(),
     };
     memory_file("boot", &serde_json::to_vec(&config).expect("boot configuration")).expect("memory file")
 }

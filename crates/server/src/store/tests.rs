@@ -22,6 +22,7 @@ fn row(id: &str, second: i64, labels: &[(&str, &str)]) -> Row {
             extensions: BTreeMap::new(),
             timeout_seconds: None,
             leased: false,
+            hooks: protocol::hooks::Hooks::default(),
         },
         state: State::Pending,
         reason: "ACCEPTED".to_owned(),

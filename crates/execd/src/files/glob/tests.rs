@@ -152,3 +152,16 @@ fn bash(pairs: &[(Pattern, String)]) -> Vec<bool> {
     assert_eq!(verdicts.len(), pairs.len() + 1, "a line per pair and what follows the last");
     verdicts[..pairs.len()].to_vec()
 }
+
+#[test]
+fn fuzz_globs() {
+    let examples: [&[u8]; 5] = [b"**/*.py", b"{a,b{c,d}}[!a-c]", b"!(a|b)*", b"\\*[]]?", b"{*,*}{*,*}{*,*}x"];
+    crate::fuzz::run("globs", &examples, |input| {
+        let text = String::from_utf8_lossy(input);
+        if let Ok(glob) = Glob::parse(&text) {
+            for name in ["", "a", "aab.py", &text] {
+                let _ = glob.matches(name); // too complex a pattern is refused, not obeyed
+            }
+        }
+    });
+}

@@ -1,0 +1,193 @@
+//! A fuzzer without coverage, for stable compilers: examples, changed at random, given to a parser for some
+//! seconds. What makes it panic is printed so that it can become an example.
+//!
+//! `OSB_FUZZ_SECONDS` says how long each target runs; before a release an hour.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::random::Random;
+
+/// Seconds of one target in an ordinary test run: ten targets take a minute together.
+const DEFAULT_SECONDS: u64 = 6;
+/// Inputs that are kept to be changed further.
+const MAX_POOL: usize = 512;
+/// Bytes of an input.
+const MAX_BYTES: usize = 4096;
+/// Values at which parsers go wrong.
+const BYTES: [u8; 16] =
+    [0, b'\n', b'\r', b' ', b'"', b'\'', b'\\', b'$', b'{', b'}', b'=', b'-', b'/', 0x7f, 0x80, 0xff];
+/// Numbers at which parsers go wrong.
+const NUMBERS: [&str; 6] = ["0", "-1", "4294967296", "9223372036854775807", "18446744073709551616", "1e999"];
+
+/// Gives changed examples to `parse` until the time is up; `parse` panics where an invariant is broken.
+pub fn run(name: &str, examples: &[&[u8]], parse: impl Fn(&[u8])) {
+    let seconds = std::env::var("OSB_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
+    let span = Duration::from_secs(seconds.unwrap_or(DEFAULT_SECONDS));
+    let seed = SystemTime::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_nanos() as u64);
+    let mut random = Random::new(seed);
+    let mut pool: Vec<Vec<u8>> = examples.iter().map(|example| example.to_vec()).collect();
+    let begun = Instant::now();
+    let mut inputs = 0u64;
+    for example in examples {
+        check(name, seed, example, &parse);
+    }
+    while begun.elapsed() < span {
+        let mut input = random.pick(&pool).clone();
+        for _ in 0..=random.below(4) {
+            change(&mut input, &pool, &mut random);
+        }
+        input.truncate(MAX_BYTES);
+        check(name, seed, &input, &parse);
+        inputs += 1;
+        if random.chance(64) {
+            if pool.len() < MAX_POOL {
+                pool.push(input);
+            } else {
+                let at = examples.len() + random.below(MAX_POOL - examples.len());
+                pool[at] = input;
+            }
+        }
+    }
+    println!("{name}: {inputs} inputs in {:.0?}, seed {seed}", begun.elapsed());
+    assert!(inputs > 100, "{name}: {inputs} inputs prove nothing");
+}
+
+fn check(name: &str, seed: u64, input: &[u8], parse: &impl Fn(&[u8])) {
+    if catch_unwind(AssertUnwindSafe(|| parse(input))).is_err() {
+        panic!("{name} broke, seed {seed}, on b\"{}\"", input.escape_ascii());
+    }
+}
+
+fn change(input: &mut Vec<u8>, pool: &[Vec<u8>], random: &mut Random) {
+    let at = random.below(input.len() + 1);
+    let end = at + random.below(input.len() - at + 1);
+    match random.below(8) {
+        0 if at < input.len() => input[at] ^= 1 << random.below(8),
+        1 if at < input.len() => input[at] = *random.pick(&BYTES),
+        2 => input.insert(at, *random.pick(&BYTES)),
+        3 => drop(input.drain(at..end)),
+        4 => {
+            let copied = input[at..end].to_vec();
+            let to = random.below(input.len() + 1);
+            input.splice(to..to, copied);
+        }
+        5 => {
+            let other = random.pick(pool);
+            let from = random.below(other.len() + 1);
+            input.splice(at..end, other[from..].iter().copied());
+        }
+        6 => drop(input.splice(at..end, random.pick(&NUMBERS).bytes())),
+        _ => input.insert(at, random.next() as u8),
+    }
+}
+
+/// Parsers that have no place of their own for a target.
+mod targets {
+    use std::collections::BTreeMap;
+
+    use protocol::execd::boot::{BootConfig, StatusLine};
+    use protocol::execd::command::RunCommand;
+    use protocol::execd::files::{FileMetadata, Permission, RenameItem, ReplaceItem};
+    use protocol::hooks::Hooks;
+    use protocol::schedule::Schedule;
+    use serde::de::DeserializeOwned;
+
+    use super::run;
+    use crate::environment::{Environment, apply_env_file, expand_path};
+
+    #[test]
+    fn fuzz_bodies() {
+        fn read<T: DeserializeOwned>(input: &[u8]) -> Option<T> {
+            serde_json::Deserializer::from_slice(input).into_iter().next()?.ok()
+        }
+        let examples: [&[u8]; 6] = [
+            br#"{"command":"ls","cwd":"/","timeout":5,"uid":1,"gid":1,"envs":{"A":"b","C":null},"background":true}"#,
+            br#"{"argv":["a","b"]}"#,
+            br#"{"/f":{"old":"a","new":"b"}}"#,
+            br#"[{"src":"a","dest":"b"}]"#,
+            br#"{"path":"/f","owner":null,"group":"g","mode":644}"#,
+            br#"{"preStart":{"command":["a"]},"periodic":[{"name":"n","schedule":"@daily","command":["b"]}]}"#,
+        ];
+        run("bodies", &examples, |input| {
+            let _ = read::<RunCommand>(input);
+            let _ = read::<BTreeMap<String, ReplaceItem>>(input);
+            let _ = read::<Vec<RenameItem>>(input);
+            let _ = read::<BTreeMap<String, Option<Permission>>>(input);
+            let _ = read::<FileMetadata>(input);
+            let _ = read::<BootConfig>(input);
+            let _ = read::<Hooks>(input).map(|hooks| hooks.check());
+        });
+    }
+
+    #[test]
+    fn fuzz_schedules() {
+        let examples: [&[u8]; 5] =
+            [b"*/5 1-3,7 * jan-mar mon", b"0 0 29 2 *", b"@every 1h30m", b"@weekly", b"1/2 ? 1 * 7"];
+        run("schedules", &examples, |input| {
+            let Ok(text) = std::str::from_utf8(input) else { return };
+            if let Ok(schedule) = Schedule::parse(text) {
+                let first = schedule.next(1_700_000_000, 1_700_000_000).expect("a date that comes");
+                assert!(first > 1_700_000_000);
+                let second = schedule.next(first, 1_700_000_000).expect("again");
+                assert!(second > first && schedule.next(second - 1, 1_700_000_000) == Some(second));
+            }
+        });
+    }
+
+    #[test]
+    fn fuzz_env_files() {
+        let examples: [&[u8]; 4] =
+            [b"A=1\n# c\nB='x\ny'\nC=\"a\\n$A${B}\"\n", b"A=$A$$\n", b"A='open\nB=2", b"A=\"x\" y\nC= d \n"];
+        run("env files", &examples, |input| {
+            let mut env = Environment::from([("A".into(), "a".into())]);
+            apply_env_file(&String::from_utf8_lossy(input), &mut env);
+            for name in env.keys() {
+                assert!(!name.is_empty() && !name.contains(['=', '\0', '\n', ' ']), "{name:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn fuzz_paths() {
+        let examples: [&[u8]; 4] = [b"~/a/../$HOME//${X}", b"$$a/./b", b"/../..", b"a\\~"];
+        run("paths", &examples, |input| {
+            let env = Environment::from([("HOME".into(), "/home/u".into()), ("X".into(), "../..".into())]);
+            if let Ok(path) = expand_path(&String::from_utf8_lossy(input), &env, "/work") {
+                assert!(path.starts_with('/') && !path.contains("//") && !path.split('/').any(|part| part == ".."));
+            }
+        });
+    }
+
+    #[test]
+    fn fuzz_status_lines() {
+        let examples: [&[u8]; 4] = [b"ready", b"exited 3", b"signaled 9", b"hook-failed why"];
+        run("status lines", &examples, |input| {
+            let text = String::from_utf8_lossy(input);
+            if let Some(line) = StatusLine::parse(&text) {
+                assert_eq!(StatusLine::parse(&line.to_string().replace('\n', " ")).is_some(), true, "{line}");
+            }
+        });
+    }
+
+    #[test]
+    fn fuzz_archives() {
+        let mut writer = archive::Writer::new(Vec::new());
+        let name = [b'n'; 150];
+        for (kind, size) in [(archive::Kind::Directory, 0), (archive::Kind::File, 600), (archive::Kind::Symlink, 0)] {
+            let head = archive::Head { name: &name, link: b"t", kind, mode: 0o644, uid: 1, gid: 1, mtime: 1, size };
+            writer.begin(&head).expect("memory");
+            writer.data(&vec![b'x'; size as usize]).expect("memory");
+        }
+        let example = writer.finish().expect("memory");
+        run("archives", &[&example, &example[..1024]], |input| {
+            let mut archive = archive::Archive::new(input, archive::Limits::default());
+            let mut entries = 0;
+            while let Ok(Some(entry)) = archive.next_entry() {
+                let _ = archive::path::parse(&entry.name, &archive::Limits::default());
+                entries += 1;
+                assert!(entries * archive::BLOCK_BYTES <= input.len(), "an entry from nowhere");
+            }
+        });
+    }
+}
