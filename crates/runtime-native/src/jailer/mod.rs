@@ -96,6 +96,8 @@ pub(crate) struct Jail {
     pub paths: Paths,
     pub mode: Mode,
     pub cgroups: Option<Hierarchies>,
+    /// Why version 2 groups cannot carry limits, where they are there but not ours to use.
+    pub undelegated: Option<Failure>,
     pub cgroup_parent: String,
     pub disk_images: bool,
     pub execd: OwnedFd,
@@ -113,18 +115,19 @@ impl Jail {
         let mode = if rustix::process::geteuid().is_root() { Mode::Root } else { Mode::User };
         prepare_directories(&paths, &config)?;
         let cgroup_parent = paths.cgroup();
-        let cgroups = match mode {
-            Mode::Root => Some(Hierarchies::discover()?).filter(|found| found.v2.is_some() || !found.v1.is_empty()),
-            Mode::User => None,
+        let (cgroups, undelegated) = match mode {
+            Mode::Root => root_cgroups(&cgroup_parent)?,
+            Mode::User => match Hierarchies::delegated().and_then(|found| prepared(found, &cgroup_parent)) {
+                Ok(found) => (Some(found), None),
+                Err(failure) => (None, Some(failure)),
+            },
         };
-        if let Some(cgroups) = &cgroups {
-            cgroups.prepare_parent(&cgroup_parent, &parent_limits(cgroups))?;
-        }
         let disk_images = mode == Mode::Root && probe::disk_images().is_ok();
         Ok(Self {
             paths,
             mode,
             cgroups,
+            undelegated,
             cgroup_parent,
             disk_images,
             execd: seal_program(execd)?,
@@ -148,6 +151,37 @@ impl Jail {
     pub fn release_parent(&self) {
         if let Some(found) = &self.cgroups {
             found.release_parent(&self.cgroup_parent);
+        }
+    }
+
+    /// What enforces a sandbox's limit on `cpu`, `memory` or `pids`; `None` where nothing does.
+    pub fn means(&self, name: &str) -> Option<&'static str> {
+        let by_group = self.cgroups.as_ref().and_then(|found| found.means(name));
+        let by_process = match (self.mode, name) {
+            (Mode::Root, _) => None,
+            (Mode::User, "cpu") => Some("affinity"),
+            (Mode::User, _) => Some("rlimit"),
+        };
+        by_group.or(by_process)
+    }
+
+    /// The part of the limits that cgroups enforce. For root all are tried, so that one that is not carried fails.
+    pub fn by_group(&self, limits: &PlanLimits) -> PlanLimits {
+        match (self.mode, &self.cgroups) {
+            (Mode::Root, _) => limits.clone(),
+            (Mode::User, Some(found)) => found.carried(limits),
+            (Mode::User, None) => PlanLimits::default(),
+        }
+    }
+
+    /// The part that only the limits of each process can enforce.
+    pub fn by_process(&self, limits: &PlanLimits) -> PlanLimits {
+        let by_group = self.by_group(limits);
+        PlanLimits {
+            cpu_millis: limits.cpu_millis.filter(|_| by_group.cpu_millis.is_none()),
+            memory_bytes: limits.memory_bytes.filter(|_| by_group.memory_bytes.is_none()),
+            pids: limits.pids.filter(|_| by_group.pids.is_none()),
+            ..PlanLimits::default()
         }
     }
 
@@ -507,6 +541,27 @@ fn sweep(paths: &Paths) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The machine's cgroups. In a container whose only group holds other programs too they serve without limits.
+fn root_cgroups(parent: &str) -> Result<(Option<Hierarchies>, Option<Failure>)> {
+    let mut found = Hierarchies::discover()?;
+    if found.v2.is_none() && found.v1.is_empty() {
+        return Ok((None, None));
+    }
+    match prepared(found.clone(), parent) {
+        Err(failure) if failure.kind == Kind::Unsupported => {
+            found.v2_controllers.clear();
+            Ok((Some(prepared(found, parent)?), Some(failure)))
+        }
+        other => Ok((Some(other?), None)),
+    }
+}
+
+fn prepared(mut cgroups: Hierarchies, parent: &str) -> Result<Hierarchies> {
+    let limits = parent_limits(&cgroups);
+    cgroups.prepare_parent(parent, &limits)?;
+    Ok(cgroups)
 }
 
 fn parent_limits(cgroups: &Hierarchies) -> PlanLimits {
