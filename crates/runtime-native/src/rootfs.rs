@@ -108,10 +108,9 @@ pub fn enter(sources: Sources, shape: &Shape<'_>) -> Result<()> {
     if overlaid_programs {
         attach(&local, &root, Path::new("usr/local"))?;
     }
-    let null = device("null")?;
     proc_and_sys(&root, shape)?;
     dev(&root, shape)?;
-    protect(&root, &null)?;
+    protect(&root)?;
     etc(&root, shape)?;
     if let Some(path) = shape.working_dir.and_then(|path| path.strip_prefix('/')).filter(|path| !path.is_empty()) {
         // One that is reached through a link of the image exists already, or execd will say that it does not.
@@ -301,7 +300,7 @@ fn device(name: &str) -> Result<OwnedFd> {
     Ok(tree)
 }
 
-fn protect(root: &OwnedFd, null: &OwnedFd) -> Result<()> {
+fn protect(root: &OwnedFd) -> Result<()> {
     for path in MASKED {
         let target = match open_beneath(root, Path::new(path), OFlags::PATH) {
             Ok(target) => target,
@@ -313,7 +312,8 @@ fn protect(root: &OwnedFd, null: &OwnedFd) -> Result<()> {
         let cover = if is_directory {
             filesystem("tmpfs", &[("size", "0"), ("nr_inodes", "1"), ("mode", "0555")], sys::ATTR_RDONLY)?
         } else {
-            clone_tree(null, Path::new("")).op("cover a file")?
+            // From the host's tree each time: kernels before 6.15 cannot copy a detached mount.
+            device("null")?
         };
         mount_onto(&cover, &target).op(format!("mask /{path}"))?;
     }
