@@ -7,15 +7,16 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Crate, and the crates of this workspace it may depend on. A crate that is not listed may not exist.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("protocol", &[]),
     ("telemetry", &[]),
-    ("image", &[]),
+    ("archive", &[]),
+    ("image", &["archive"]),
     ("lifecycle", &["protocol"]),
-    ("execd", &["protocol"]),
+    ("execd", &["protocol", "archive"]),
     ("runtime-native", &["protocol", "lifecycle", "image"]),
     ("server", &["protocol", "lifecycle", "telemetry", "image", "runtime-native"]),
-    ("osb", &["protocol", "lifecycle", "telemetry", "image", "runtime-native", "server"]),
+    ("osb", &["protocol", "archive", "lifecycle", "telemetry", "image", "runtime-native", "server"]),
     ("e2e", &[]),
     ("xtask", &[]),
 ];

@@ -139,14 +139,16 @@ fn os_021_a_killed_sandbox_is_failed_and_refuses_what_needs_life() {
     });
 }
 
-/// PID 1 of the sandbox: the first process in its control group.
-fn first_process_of(_server: &Server, id: &str) -> Result<rustix::process::Pid> {
+/// PID 1 of the sandbox: the first process in its control group, which is named by the seat of its worker or by its id.
+fn first_process_of(server: &Server, id: &str) -> Result<rustix::process::Pid> {
+    let seat = std::fs::read_to_string(server.data().join("sandboxes").join(id).join("group"));
+    let group = format!("/{}", seat.as_deref().unwrap_or(id));
     for entry in std::fs::read_dir("/proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
         let cgroup = std::fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
         let status = std::fs::read_to_string(entry.path().join("status")).unwrap_or_default();
         let inner = status.lines().find(|line| line.starts_with("NSpid:")).unwrap_or_default();
-        if cgroup.contains(id) && inner.split_whitespace().last() == Some("1") && inner.split_whitespace().count() > 2 {
+        if cgroup.lines().any(|line| line.ends_with(&group)) && inner.split_whitespace().last() == Some("1") && inner.split_whitespace().count() > 2 {
             return rustix::process::Pid::from_raw(pid).context("a pid is not 0");
         }
     }

@@ -44,7 +44,7 @@ pub fn report(results: &[TestResult]) -> Result<()> {
             proofs.entry(id).or_default().push(result);
         }
     }
-    println!("{:<7} {:<10} {:<8} {}", "case", "area", "verdict", "what, and the tests that prove it");
+    println!("{:<7} {:<10} {:<8} what, and the tests that prove it", "case", "area", "verdict");
     let mut open = Vec::new();
     for case in &cases.case {
         let tests = proofs.get(&case.id).map(Vec::as_slice).unwrap_or_default();

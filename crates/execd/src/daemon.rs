@@ -50,6 +50,8 @@ pub struct Daemon {
     pub reaper: Rc<Reaper>,
     /// File calls under other identities.
     pub file_workers: files::Workers,
+    /// Directories that are watched.
+    pub watches: files::Watches,
     /// Metrics of the sandbox.
     pub metrics: Sampler,
 }
@@ -80,6 +82,7 @@ impl Daemon {
             commands: Commands::default(),
             reaper: Rc::new(Reaper::default()),
             file_workers: files::Workers::default(),
+            watches: files::Watches::default(),
             metrics: Sampler::start(),
         })
     }

@@ -20,6 +20,8 @@ mod identity;
 mod init;
 mod metrics;
 mod procfs;
+#[cfg(test)]
+mod random;
 mod reaper;
 mod spawn;
 mod tidy;

@@ -40,7 +40,7 @@ impl Platform {
             other => other,
         };
         // `arm64` and `arm64/v8` are one platform under two names; keep the shorter.
-        let variant = variant.filter(|v| !v.is_empty() && !(architecture == "arm64" && *v == "v8"));
+        let variant = variant.filter(|v| !(v.is_empty() || architecture == "arm64" && *v == "v8"));
         Self { os: os.to_owned(), architecture: architecture.to_owned(), variant: variant.map(str::to_owned) }
     }
 

@@ -22,7 +22,7 @@ async fn an_image_is_pulled_once_and_then_local() {
     let reports = Reports::default();
     let image = ground.store.ensure(&name, EnsureOptions::default(), &reports.sink()).await.unwrap();
     assert_eq!(image.id, digest(&recipe.config));
-    assert_eq!(image.references, [name.clone()]);
+    assert_eq!(image.references, std::slice::from_ref(&name));
     assert_eq!(image.layers.len(), 2);
     assert_eq!(image.size_bytes, 8 + 300_000);
     assert_eq!(image.created_at.as_deref(), Some("2026-01-02T03:04:05Z"));

@@ -38,7 +38,7 @@ pub fn cpu_millis(text: &str) -> Option<u64> {
     }
     let cores: f64 = text.parse().ok()?;
     let millis = (cores * 1000.0).round();
-    (millis >= 1.0 && millis <= 1e9).then_some(millis as u64)
+    (1.0..=1e9).contains(&millis).then_some(millis as u64)
 }
 
 /// Parses a positive count.

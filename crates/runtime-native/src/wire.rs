@@ -232,12 +232,15 @@ pub fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>], 
     }
 }
 
+/// The bytes of a packet and the descriptors that travelled beside them.
+pub type Packet<'b> = (&'b [u8], Vec<OwnedFd>);
+
 /// Receives one packet into `buffer`; `Ok(None)` means that the other side is gone.
 pub fn receive_bytes<'b>(
     socket: BorrowedFd<'_>,
     buffer: &'b mut Vec<u8>,
     flags: RecvFlags,
-) -> Result<Option<(&'b [u8], Vec<OwnedFd>)>, Errno> {
+) -> Result<Option<Packet<'b>>, Errno> {
     buffer.resize(PACKET_BYTES, 0);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

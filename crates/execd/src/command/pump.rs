@@ -164,7 +164,7 @@ impl Source {
     }
 
     fn note_owed(&mut self) {
-        let waiting = self.pipe.as_ref().map(|pipe| rustix::io::ioctl_fionread(pipe));
+        let waiting = self.pipe.as_ref().map(rustix::io::ioctl_fionread);
         self.owed = waiting.and_then(std::result::Result::ok).unwrap_or(0);
     }
 }

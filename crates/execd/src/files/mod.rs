@@ -8,8 +8,10 @@
 //! Requests over several paths are checked whole before anything is changed. Work that may block runs in
 //! [`crate::blocking`].
 
+mod archive;
 mod change;
 mod download;
+mod feed;
 mod glob;
 mod info;
 mod line_window;
@@ -23,10 +25,12 @@ mod route;
 mod stage;
 mod upload;
 mod walk;
+mod watch;
 mod worker;
 
 pub use download::send_range;
 pub use route::route;
+pub use watch::{Watches, watch};
 pub use worker::{FLAG as WORKER_FLAG, Workers, forward as forward_to_worker, run as run_worker};
 
 use change::{make_directories, permissions};

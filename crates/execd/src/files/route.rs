@@ -7,13 +7,14 @@ use hyper::body::Incoming;
 
 use super::path::Resolve;
 use super::{
-    download, info, list, make_directories, permissions, remove, remove_directories, rename, replace, search, upload,
+    archive, download, info, list, make_directories, permissions, remove, remove_directories, rename, replace, search,
+    upload,
 };
 use crate::environment::Paths;
 use crate::error::Result;
 use crate::http::{Answer, Query, not_found, read_json};
 
-/// Answers one of the eleven file calls; `path` is what stands behind any prefix, `/files/info` say.
+/// Answers a file call; `path` is what stands behind any prefix, `/files/info` say.
 ///
 /// # Errors
 /// Those of the call; 400 for an unknown way of walking paths.
@@ -34,6 +35,10 @@ pub async fn route(paths: &Arc<Paths>, path: &str, request: Request<Incoming>) -
         (&Method::GET, "/directories/list") => list(paths, query, resolve).await,
         (&Method::POST, "/directories") => make_directories(paths, read_json(request).await?, resolve).await,
         (&Method::DELETE, "/directories") => remove_directories(paths, query, resolve).await,
+        (&Method::GET, "/archive") => archive::pack(paths, query, resolve).await,
+        (&Method::PUT | &Method::POST, "/archive") => {
+            archive::extract(Arc::clone(paths), request, query, resolve).await
+        }
         _ => Ok(not_found()),
     }
 }

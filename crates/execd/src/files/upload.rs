@@ -5,18 +5,15 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, StatusCode, header};
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use protocol::execd::code;
 use protocol::execd::files::FileMetadata;
-use tokio::sync::mpsc;
 
+use super::feed::{Source, feed};
 use super::multipart::{Broken, Multipart, boundary};
-use super::off_loop;
 use super::path::{Asked, Parents, Resolve};
 use super::permission::Applied;
 use super::stage::Stage;
@@ -25,17 +22,10 @@ use crate::error::{ApiError, Result};
 use crate::http::{Answer, empty};
 use crate::identity::Accounts;
 
-/// Pieces between the connection and the writer: one being written, one waiting.
-const QUEUE: usize = 2;
 /// Bytes of one `metadata` part.
 const MAX_METADATA_BYTES: usize = 64 * 1024;
 /// Files of one upload.
 const MAX_FILES: usize = 10_000;
-/// After a refusal the rest of the body is still read, this much and this long, so that a client who only
-/// then looks for the answer finds it.
-const MAX_DRAIN_BYTES: usize = 64 * 1024 * 1024;
-const MAX_DRAIN: Duration = Duration::from_secs(5);
-
 /// Stores the files of an upload.
 ///
 /// # Errors
@@ -45,57 +35,8 @@ pub async fn upload(paths: Arc<Paths>, request: Request<Incoming>, resolve: Reso
     let boundary = content_type.and_then(boundary).ok_or_else(|| {
         ApiError::file(format!("content type {content_type:?} is not multipart/form-data with a boundary"))
     })?;
-    let (pieces, queue) = mpsc::channel(QUEUE);
-    let writer = tokio::task::spawn_local(off_loop(move || store(&boundary, queue, &paths, resolve)));
-    let mut body = request.into_body();
-    let mut whole = feed(&mut body, &pieces).await;
-    if matches!(whole, Fed::WriterGone) {
-        let _ = tokio::time::timeout(MAX_DRAIN, drain(&mut body)).await; // a courtesy with a bound
-        whole = Fed::Whole;
-    }
-    if matches!(whole, Fed::Whole) {
-        let _ = pieces.send(Piece::End).await; // a writer that has gone has already decided
-    }
-    drop(pieces);
-    writer.await.map_err(|error| ApiError::runtime(format!("store the upload: {error}")))??;
+    feed(request.into_body(), move |source| store(&boundary, source, &paths, resolve)).await?;
     Ok(empty())
-}
-
-/// What the connection hands to the writer. Without an `End` the client broke off.
-enum Piece {
-    Data(Bytes),
-    End,
-}
-
-enum Fed {
-    Whole,
-    BrokenOff,
-    WriterGone,
-}
-
-async fn feed(body: &mut Incoming, pieces: &mpsc::Sender<Piece>) -> Fed {
-    while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else {
-            return Fed::BrokenOff;
-        };
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
-        if pieces.send(Piece::Data(data)).await.is_err() {
-            return Fed::WriterGone;
-        }
-    }
-    Fed::Whole
-}
-
-async fn drain(body: &mut Incoming) {
-    let mut drained = 0;
-    while let Some(Ok(frame)) = body.frame().await {
-        drained += frame.data_ref().map_or(0, Bytes::len);
-        if drained > MAX_DRAIN_BYTES {
-            return;
-        }
-    }
 }
 
 /// One file of the upload.
@@ -104,25 +45,10 @@ struct Target {
     applied: Applied,
 }
 
-fn store(boundary: &str, mut queue: mpsc::Receiver<Piece>, paths: &Paths, resolve: Resolve) -> Result<()> {
-    let mut broken_off = false;
-    let mut ended = false;
-    let mut source = || match queue.blocking_recv() {
-        Some(Piece::Data(data)) => Some(data),
-        Some(Piece::End) => {
-            ended = true;
-            None
-        }
-        None => {
-            broken_off = true;
-            None
-        }
-    };
-    let received = receive(boundary, &mut source, paths, resolve);
+fn store(boundary: &str, source: &mut Source, paths: &Paths, resolve: Resolve) -> Result<()> {
+    let received = receive(boundary, &mut || source.next(), paths, resolve);
     // The closing boundary is the end; the bytes after it are nobody's business.
-    if broken_off && !ended {
-        return Err(ApiError::file("the connection broke off before the end of the upload"));
-    }
+    source.check_whole()?;
     let (targets, stages) = received?;
     check_counts(targets.len(), stages.len())?;
     commit(targets, stages)

@@ -54,7 +54,9 @@ async fn dispatch(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answ
         (&Method::GET, ["command", id, "logs"]) => command::logs(&daemon, id, &query),
 
         (_, ["files" | "directories", ..]) => files::route(daemon.paths(), &path, request).await,
-        (_, ["v1", "filesystem", uid, gid, "files" | "directories", ..]) => {
+        (_, ["v1", "archive"]) => files::route(daemon.paths(), "/archive", request).await,
+        (&Method::GET, ["v1", "files", "watch"]) => files::watch(daemon, request).await,
+        (_, ["v1", "filesystem", uid, gid, "files" | "directories" | "archive", ..]) => {
             let prefix = "/v1/filesystem/".len() + uid.len() + 1 + gid.len();
             files::forward_to_worker(&daemon, request, uid, gid, &path[prefix..]).await
         }

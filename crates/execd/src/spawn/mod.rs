@@ -13,9 +13,11 @@
 mod child;
 mod inherited;
 mod memory;
+mod watched;
 
 pub use inherited::{inherited, peek_exited, raise_open_file_limit};
 pub use memory::release_free_memory;
+pub use watched::watch;
 
 use std::ffi::{CString, c_void};
 use std::io;

@@ -3,14 +3,13 @@
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use archive::{Piece, path};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::limits::check;
 use super::overlay::{self, Marker, error};
 use super::parent::{Parent, open_beneath, open_child};
-use super::path;
-use super::sparse::Piece;
 use super::tree;
 use super::{Archive, Entry, Kind, LayerStats, Limits, Ownership, UnpackError};
 
@@ -39,12 +38,12 @@ impl<'a> Layer<'a> {
         Ok(self.stats)
     }
 
-    pub(super) fn apply<R: Read>(&mut self, entry: Entry, archive: &mut Archive<'_, R>) -> Result<(), UnpackError> {
+    pub(super) fn apply<R: Read>(&mut self, entry: Entry, archive: &mut Archive<R>) -> Result<(), UnpackError> {
         self.count_entry()?;
         self.stats.bytes = self.stats.bytes.saturating_add(entry.size);
         check("bytes of file content", self.stats.bytes, self.limits.total_bytes)?;
         let name = entry.name.clone();
-        let components = path::parse(&name, self.limits)?;
+        let components = path::parse(&name, &self.limits.of_archive())?;
         let Some((last, parents)) = components.split_last() else {
             return self.apply_root(&entry);
         };
@@ -64,7 +63,7 @@ impl<'a> Layer<'a> {
                 self.enter(parents, &name)?;
                 overlay::set_opaque(self.parent_fd()).map_err(|e| error("mark as opaque the directory of", &name, e))
             }
-            Some(Marker::Whiteout(hidden)) if matches!(hidden, b"" | b"." | b"..") => {
+            Some(Marker::Whiteout(b"" | b"." | b"..")) => {
                 Err(UnpackError::refused(&name, "it marks no file as deleted"))
             }
             Some(Marker::Whiteout(hidden)) => {
@@ -87,7 +86,7 @@ impl<'a> Layer<'a> {
         entry: Entry,
         parents: &[&[u8]],
         last: &[u8],
-        archive: &mut Archive<'_, R>,
+        archive: &mut Archive<R>,
     ) -> Result<(), UnpackError> {
         match entry.kind {
             Kind::BlockDevice | Kind::CharacterDevice { .. } if parents.first() == Some(&DEVICES) => {
@@ -144,7 +143,7 @@ impl<'a> Layer<'a> {
         self.finish_open(fd.as_fd(), entry)
     }
 
-    fn file<R: Read>(&mut self, name: &[u8], entry: &Entry, archive: &mut Archive<'_, R>) -> Result<(), UnpackError> {
+    fn file<R: Read>(&mut self, name: &[u8], entry: &Entry, archive: &mut Archive<R>) -> Result<(), UnpackError> {
         self.replace(name, &entry.name)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(self.parent_fd(), name, flags, Mode::RUSR | Mode::WUSR)
@@ -166,7 +165,7 @@ impl<'a> Layer<'a> {
         file: &OwnedFd,
         piece: Piece,
         entry: &Entry,
-        archive: &mut Archive<'_, R>,
+        archive: &mut Archive<R>,
     ) -> Result<(), UnpackError> {
         let mut offset = piece.offset;
         let end = piece.offset + piece.len;
@@ -214,16 +213,16 @@ impl<'a> Layer<'a> {
     }
 
     fn hard_link(&mut self, parents: &[&[u8]], name: &[u8], entry: &Entry) -> Result<(), UnpackError> {
-        let target = path::parse(&entry.link, self.limits).map_err(|_| {
+        let target = path::parse(&entry.link, &self.limits.of_archive()).map_err(|_| {
             UnpackError::refused(
                 &entry.name,
-                format!("it is a hard link out of the layer, to {}", super::error::shown(&entry.link)),
+                format!("it is a hard link out of the layer, to {}", archive::shown(&entry.link)),
             )
         })?;
         let missing = || {
             UnpackError::refused(
                 &entry.name,
-                format!("it is a hard link to {}, which the layer does not have", super::error::shown(&entry.link)),
+                format!("it is a hard link to {}, which the layer does not have", archive::shown(&entry.link)),
             )
         };
         let Some((target_name, target_parents)) = target.split_last() else {

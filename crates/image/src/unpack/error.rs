@@ -7,9 +7,6 @@ use serde::{Deserialize, Serialize};
 use super::limits;
 use crate::LayerId;
 
-/// Longest part of an entry's name that an error shows, in characters.
-const SHOWN_CHARS: usize = 200;
-
 /// Why a layer was not unpacked. Travels between processes as JSON, hence no live `io::Error` inside.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -66,15 +63,22 @@ pub enum UnpackError {
     },
 }
 
-/// The name of an entry as an error shows it.
-pub(super) fn shown(name: &[u8]) -> String {
-    let text: String = String::from_utf8_lossy(name).chars().take(SHOWN_CHARS).collect();
-    format!("{text:?}")
+impl From<archive::Error> for UnpackError {
+    fn from(error: archive::Error) -> Self {
+        match error {
+            archive::Error::Refused { entry, reason } => Self::Refused { entry, reason },
+            archive::Error::Limit { what, limit } => Self::Limit { what: what.to_owned(), limit },
+            archive::Error::Malformed { reason } => Self::Malformed { reason },
+            archive::Error::Stream(error) => Self::read(error),
+            archive::Error::System { operation, subject, error } => Self::system(operation, subject, error),
+            other => Self::malformed(other.to_string()),
+        }
+    }
 }
 
 impl UnpackError {
     pub(super) fn refused(entry: &[u8], reason: impl Into<String>) -> Self {
-        Self::Refused { entry: shown(entry), reason: reason.into() }
+        Self::Refused { entry: archive::shown(entry), reason: reason.into() }
     }
 
     pub(crate) fn malformed(reason: impl Into<String>) -> Self {

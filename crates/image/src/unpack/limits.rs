@@ -38,6 +38,18 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// The part that reading is bounded by.
+    pub(crate) fn of_archive(&self) -> archive::Limits {
+        archive::Limits {
+            path_bytes: self.path_bytes,
+            depth: self.depth,
+            header_bytes: self.header_bytes,
+            sparse_pieces: self.sparse_pieces,
+        }
+    }
+}
+
 /// Fails instead of reading past a number of bytes.
 pub(crate) struct Bounded<R> {
     inner: R,

@@ -20,10 +20,6 @@ mod limits;
 mod metadata;
 mod overlay;
 mod parent;
-mod path;
-mod pax;
-mod sparse;
-mod tar;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tree;
@@ -35,10 +31,10 @@ use std::pin::Pin;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use archive::{Archive, Entry, Kind};
 pub use error::UnpackError;
 pub(crate) use limits::Bounded;
 pub use limits::Limits;
-pub(crate) use tar::{Archive, Entry, Kind};
 
 use crate::LayerId;
 use crate::digest::HashingReader;
@@ -155,7 +151,7 @@ pub fn unpack_layer(
     let decoded = compression.reader(input).map_err(UnpackError::read)?;
     let mut hashed = HashingReader::new(limits::Bounded::new(decoded, limits.stream_bytes));
     let stats = {
-        let mut archive = Archive::new(&mut hashed, limits);
+        let mut archive = Archive::new(&mut hashed, limits.of_archive());
         let mut layer = apply::Layer::new(root, ownership, limits);
         while let Some(entry) = archive.next_entry()? {
             layer.apply(entry, &mut archive)?;

@@ -69,5 +69,5 @@ pub(super) fn attribute(name: &[u8]) -> Attribute {
 }
 
 pub(super) fn error(operation: &str, entry: &[u8], error: Errno) -> UnpackError {
-    UnpackError::system(operation, super::error::shown(entry), error)
+    UnpackError::system(operation, archive::shown(entry), error)
 }

@@ -2,13 +2,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use archive::path::{self, Components};
 use rustix::fs::{AtFlags, Gid, Mode, Timestamps, Uid};
 use rustix::io::Errno;
 
 use super::apply::Layer;
 use super::metadata::{same_times, times_of};
 use super::overlay::{self, error};
-use super::path::{self, Components};
 use super::{Ownership, UnpackError, tree};
 
 /// Mode of directories that an archive uses without describing them.

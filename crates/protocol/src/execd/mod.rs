@@ -7,3 +7,4 @@ pub mod files;
 pub mod header;
 pub mod metrics;
 pub mod stream;
+pub mod watch;

@@ -172,8 +172,8 @@ fn limits(jail: &Jail, plan: &Plan, group: Option<&Group>, disk: Option<&OwnedFd
     let asked = Size::of(plan.limits.disk_bytes, plan.limits.disk_inodes);
     match disk.map(rustix::fs::fstatfs) {
         Some(Ok(stat)) => {
-            add("disk", Some(stat.f_blocks as u64 * stat.f_bsize as u64), "ext4 image");
-            add("inodes", Some(stat.f_files as u64), "ext4 image");
+            add("disk", Some(stat.f_blocks * stat.f_bsize as u64), "ext4 image");
+            add("inodes", Some(stat.f_files), "ext4 image");
         }
         _ if jail.mode == Mode::User && plan.limits.disk_bytes.is_none() && plan.limits.disk_inodes.is_none() => {
             add("disk", None, "none");

@@ -220,7 +220,7 @@ pub enum Disk {
 impl Disk {
     fn of(disk: &OwnedFd) -> Self {
         match rustix::fs::fstatfs(disk) {
-            Ok(stat) if (stat.f_bavail as u64) * (stat.f_bsize as u64) < FULL_BYTES || stat.f_ffree == 0 => Self::Full,
+            Ok(stat) if stat.f_bavail * (stat.f_bsize as u64) < FULL_BYTES || stat.f_ffree == 0 => Self::Full,
             _ => Self::HasRoom,
         }
     }

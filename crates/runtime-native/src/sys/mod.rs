@@ -99,5 +99,5 @@ pub fn watched(fd: std::os::fd::OwnedFd) -> std::io::Result<tokio::io::unix::Asy
 pub fn watch(fd: std::os::fd::OwnedFd) -> std::io::Result<tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>> {
     // SAFETY: an `OwnedFd` is the only owner of its descriptor and always names the same one until it is dropped,
     // which the `AsyncFd` does after it has been deregistered.
-    unsafe { tokio::io::unix::AsyncFd::register(fd) }.map_err(|error| std::io::Error::from(error.into_parts().1))
+    unsafe { tokio::io::unix::AsyncFd::register(fd) }.map_err(|error| error.into_parts().1)
 }

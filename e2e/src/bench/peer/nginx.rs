@@ -1,7 +1,7 @@
 //! nginx as the yardstick for transfers: one hop, a file in a directory, kept-alive connections.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -59,7 +59,7 @@ impl Nginx {
     }
 }
 
-fn configuration(directory: &PathBuf, address: &str, upstream: Option<&str>) -> String {
+fn configuration(directory: &Path, address: &str, upstream: Option<&str>) -> String {
     let root = directory.display();
     let proxy =
         upstream.map_or(String::new(), |upstream| format!("upstream app {{ server {upstream}; keepalive 64; }}\n"));

@@ -1,15 +1,20 @@
 //! Names of entries as lists of components that cannot lead anywhere else.
 
-use super::{Limits, UnpackError};
+use crate::Limits;
+use crate::error::Error;
 
 /// Components of a relative path: none empty, none `.` or `..`.
-pub(super) type Components<'n> = [&'n [u8]];
+pub type Components<'n> = [&'n [u8]];
 
 /// Longest component that Linux file systems take, in bytes.
 const MAX_COMPONENT_BYTES: usize = 255;
 
-pub(super) fn parse<'n>(name: &'n [u8], limits: &Limits) -> Result<Vec<&'n [u8]>, UnpackError> {
-    let refuse = |reason: &str| Err(UnpackError::refused(name, reason));
+/// Splits a name.
+///
+/// # Errors
+/// The name is absolute, leads upwards, or is over a limit.
+pub fn parse<'n>(name: &'n [u8], limits: &Limits) -> Result<Vec<&'n [u8]>, Error> {
+    let refuse = |reason: &str| Err(Error::refused(name, reason));
     if name.is_empty() {
         return refuse("it has no name");
     }
@@ -36,7 +41,7 @@ pub(super) fn parse<'n>(name: &'n [u8], limits: &Limits) -> Result<Vec<&'n [u8]>
 }
 
 /// The path again; `.` when there are no components.
-pub(super) fn join(components: &Components<'_>) -> Vec<u8> {
+pub fn join(components: &Components<'_>) -> Vec<u8> {
     match components {
         [] => b".".to_vec(),
         some => some.join(&b'/'),

@@ -1,29 +1,32 @@
 //! Maps of files with holes, in the four forms that tars have.
 
-use super::UnpackError;
+use super::number;
 use super::pax::decimal;
-use super::tar::{Block, number};
+use crate::Block;
+use crate::error::Error;
 
 /// A run of stored data and where it belongs in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
+pub struct Piece {
+    /// Where in the file, in bytes.
+    pub offset: u64,
+    /// How many bytes.
+    pub len: u64,
 }
 
 /// Bytes of one piece in GNU's old form: two octal numbers.
 const OLD_PIECE_BYTES: usize = 24;
 
-pub(super) fn push(pieces: &mut Vec<Piece>, piece: Piece, limit: usize) -> Result<(), UnpackError> {
+pub(super) fn push(pieces: &mut Vec<Piece>, piece: Piece, limit: usize) -> Result<(), Error> {
     if pieces.len() == limit {
-        return Err(UnpackError::Limit { what: "pieces in one sparse file".to_owned(), limit: limit as u64 });
+        return Err(Error::Limit { what: "pieces in one sparse file", limit: limit as u64 });
     }
     pieces.push(piece);
     Ok(())
 }
 
 /// Reads a run of GNU's old form; tells whether another block of it follows.
-pub(super) fn read_old(run: &[u8], continued: u8, pieces: &mut Vec<Piece>, limit: usize) -> Result<bool, UnpackError> {
+pub(super) fn read_old(run: &[u8], continued: u8, pieces: &mut Vec<Piece>, limit: usize) -> Result<bool, Error> {
     for field in run.chunks_exact(OLD_PIECE_BYTES) {
         if field[0] == 0 {
             break;
@@ -35,8 +38,8 @@ pub(super) fn read_old(run: &[u8], continued: u8, pieces: &mut Vec<Piece>, limit
 }
 
 /// Verifies that pieces ascend, do not overlap, lie within the file and use up the stored data.
-pub(super) fn check(pieces: &[Piece], size: u64, stored: u64) -> Result<(), UnpackError> {
-    let wrong = || UnpackError::malformed("a sparse map does not fit its file");
+pub(super) fn check(pieces: &[Piece], size: u64, stored: u64) -> Result<(), Error> {
+    let wrong = || Error::malformed("a sparse map does not fit its file");
     let mut end = 0;
     let mut sum: u64 = 0;
     for piece in pieces {
@@ -67,7 +70,7 @@ impl Lines {
     }
 
     /// Takes a block; tells whether the map is complete.
-    pub(super) fn read(&mut self, block: &Block) -> Result<bool, UnpackError> {
+    pub(super) fn read(&mut self, block: &Block) -> Result<bool, Error> {
         for byte in block {
             match byte {
                 b'\n' => {
@@ -78,7 +81,7 @@ impl Lines {
                     }
                 }
                 _ if self.line.len() == MAX_DIGITS => {
-                    return Err(UnpackError::malformed("a sparse map cannot be read"));
+                    return Err(Error::malformed("a sparse map cannot be read"));
                 }
                 byte => self.line.push(*byte),
             }
@@ -86,7 +89,7 @@ impl Lines {
         Ok(false)
     }
 
-    fn number(&mut self, value: u64) -> Result<(), UnpackError> {
+    fn number(&mut self, value: u64) -> Result<(), Error> {
         match (self.left, self.offset.take()) {
             (None, _) => self.left = Some(value),
             (Some(_), None) => self.offset = Some(value),

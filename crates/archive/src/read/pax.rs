@@ -1,7 +1,8 @@
 //! Extended headers: `length key=value` records that overrule the fixed header of the next entry.
 
 use super::sparse::{self, Piece};
-use super::{Limits, UnpackError};
+use crate::Limits;
+use crate::error::Error;
 
 /// Prefix under which tars carry extended attributes.
 const ATTRIBUTE_PREFIX: &[u8] = b"SCHILY.xattr.";
@@ -44,20 +45,20 @@ impl Extended {
         sparse.or_else(|| self.path.take())
     }
 
-    pub(super) fn read(&mut self, mut bytes: &[u8], limits: &Limits) -> Result<(), UnpackError> {
+    pub(super) fn read(&mut self, mut bytes: &[u8], limits: &Limits) -> Result<(), Error> {
         while !bytes.is_empty() && bytes[0] != 0 {
             let (record, rest) = split_record(bytes)?;
             bytes = rest;
             let at = record
                 .iter()
                 .position(|b| *b == b'=')
-                .ok_or_else(|| UnpackError::malformed("a record of an extended header has no ="))?;
+                .ok_or_else(|| Error::malformed("a record of an extended header has no ="))?;
             self.set(&record[..at], &record[at + 1..], limits)?;
         }
         Ok(())
     }
 
-    fn set(&mut self, key: &[u8], value: &[u8], limits: &Limits) -> Result<(), UnpackError> {
+    fn set(&mut self, key: &[u8], value: &[u8], limits: &Limits) -> Result<(), Error> {
         if let Some(name) = key.strip_prefix(ATTRIBUTE_PREFIX) {
             self.attributes.retain(|(existing, _)| existing != name);
             self.attributes.push((name.to_vec(), value.to_vec()));
@@ -82,7 +83,7 @@ impl Extended {
 }
 
 impl SparseHeader {
-    fn set(&mut self, key: &[u8], value: &[u8], limits: &Limits) -> Result<(), UnpackError> {
+    fn set(&mut self, key: &[u8], value: &[u8], limits: &Limits) -> Result<(), Error> {
         match key {
             b"major" => self.map_is_in_data = decimal(value)? == 1,
             b"minor" | b"numblocks" => _ = decimal(value)?,
@@ -93,7 +94,7 @@ impl SparseHeader {
                 let offset = self
                     .pending_offset
                     .take()
-                    .ok_or_else(|| UnpackError::malformed("a sparse map has a length without an offset"))?;
+                    .ok_or_else(|| Error::malformed("a sparse map has a length without an offset"))?;
                 sparse::push(&mut self.pieces, Piece { offset, len: decimal(value)? }, limits.sparse_pieces)?;
             }
             b"map" => {
@@ -101,14 +102,14 @@ impl SparseHeader {
                 let numbers: Vec<&[u8]> = value.split(|b| *b == b',').filter(|n| !n.is_empty()).collect();
                 for pair in numbers.chunks(2) {
                     let [offset, len] = pair else {
-                        return Err(UnpackError::malformed("a sparse map has an odd number of numbers"));
+                        return Err(Error::malformed("a sparse map has an odd number of numbers"));
                     };
                     let piece = Piece { offset: decimal(offset)?, len: decimal(len)? };
                     sparse::push(&mut self.pieces, piece, limits.sparse_pieces)?;
                 }
             }
             _ => {
-                return Err(UnpackError::malformed("a sparse file has a form that is not known"));
+                return Err(Error::malformed("a sparse file has a form that is not known"));
             }
         }
         Ok(())
@@ -116,8 +117,8 @@ impl SparseHeader {
 }
 
 /// Splits `17 key=value\n` off; the number counts the whole record.
-fn split_record(bytes: &[u8]) -> Result<(&[u8], &[u8]), UnpackError> {
-    let wrong = || UnpackError::malformed("a record of an extended header has a wrong length");
+fn split_record(bytes: &[u8]) -> Result<(&[u8], &[u8]), Error> {
+    let wrong = || Error::malformed("a record of an extended header has a wrong length");
     let space = bytes.iter().position(|b| *b == b' ').ok_or_else(wrong)?;
     let len = usize::try_from(decimal(&bytes[..space])?).map_err(|_| wrong())?;
     if len <= space + 1 || len > bytes.len() || bytes[len - 1] != b'\n' {
@@ -126,16 +127,16 @@ fn split_record(bytes: &[u8]) -> Result<(&[u8], &[u8]), UnpackError> {
     Ok((&bytes[space + 1..len - 1], &bytes[len..]))
 }
 
-pub(super) fn decimal(text: &[u8]) -> Result<u64, UnpackError> {
+pub(super) fn decimal(text: &[u8]) -> Result<u64, Error> {
     str::from_utf8(text)
         .ok()
         .filter(|text| text.bytes().all(|b| b.is_ascii_digit()))
         .and_then(|text| text.parse().ok())
-        .ok_or_else(|| UnpackError::malformed("a number of an extended header cannot be read"))
+        .ok_or_else(|| Error::malformed("a number of an extended header cannot be read"))
 }
 
 /// Reads seconds with an optional fraction, also before 1970.
-fn time(text: &[u8]) -> Result<(i64, u32), UnpackError> {
+fn time(text: &[u8]) -> Result<(i64, u32), Error> {
     let (sign, text) = match text.strip_prefix(b"-") {
         Some(rest) => (-1, rest),
         None => (1, text),
@@ -145,7 +146,7 @@ fn time(text: &[u8]) -> Result<(i64, u32), UnpackError> {
     let fraction = parts.next().unwrap_or_default();
     let digits: Vec<u8> = fraction.iter().copied().chain(std::iter::repeat(b'0')).take(9).collect();
     let nanoseconds = u32::try_from(decimal(&digits)?).expect("nine digits fit");
-    let seconds = i64::try_from(whole).map_err(|_| UnpackError::malformed("a time is too far away"))? * sign;
+    let seconds = i64::try_from(whole).map_err(|_| Error::malformed("a time is too far away"))? * sign;
     match (sign, nanoseconds) {
         (-1, 1..) => Ok((seconds - 1, 1_000_000_000 - nanoseconds)),
         _ => Ok((seconds, nanoseconds)),
