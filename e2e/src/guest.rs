@@ -75,7 +75,8 @@ impl Guest {
         let (root, disk) = (self.place.join("root.ext4"), "format=raw,if=virtio");
         let mut machine = Command::new("timeout");
         machine
-            .args([&DEADLINE_S.to_string(), "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", "-smp", "1"])
+            .arg(DEADLINE_S.to_string())
+            .args(["qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", "-smp", "1"])
             .args(["-m", &MEMORY_MIB.to_string(), "-nodefaults", "-no-reboot", "-display", "none"])
             .arg("-kernel")
             .arg(self.place.join("vmlinuz"))

@@ -41,7 +41,7 @@ fn document(name: &str) -> Value {
     let step = step(name);
     let start = step.output.find('{').unwrap_or_else(|| panic!("{name}: {}", step.output));
     let mut documents = serde_json::Deserializer::from_str(&step.output[start..]).into_iter();
-    documents.next().and_then(Result::ok).unwrap_or_else(|| panic!("{name}: {}", step.output))
+    documents.next().and_then(std::result::Result::ok).unwrap_or_else(|| panic!("{name}: {}", step.output))
 }
 
 /// A limit of the receipt of `<who>.get`.

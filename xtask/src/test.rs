@@ -29,8 +29,8 @@ const PACKAGES: [&str; 16] = [
     "python3",
     "python3-venv",
     "qemu-system-x86", // a machine with cgroup v2 only, emulated
-    "skopeo", // image archives of another program are imported
-    "uidmap", // sandboxes of an ordinary user
+    "skopeo",          // image archives of another program are imported
+    "uidmap",          // sandboxes of an ordinary user
     "util-linux",
 ];
 
