@@ -9,5 +9,6 @@ pub mod bench;
 pub mod census;
 pub mod client;
 pub mod contract;
+pub mod guest;
 pub mod recorder;
 pub mod server;

@@ -125,7 +125,9 @@ impl Known {
             "rescan" => {
                 self.rescans += 1;
                 let below: Vec<String> = self.below(&path).filter(|below| *below != path).collect();
-                below.iter().for_each(|below| drop(self.paths.remove(below)));
+                below.iter().for_each(|below| {
+                    self.paths.remove(below);
+                });
                 self.paths.extend(tree(Path::new(&path)));
             }
             "modified" | "closed" | "attributes" | "watching" => {}
@@ -140,7 +142,9 @@ impl Known {
 
     fn remove(&mut self, path: &str) {
         let gone: Vec<String> = self.below(path).collect();
-        gone.iter().for_each(|path| drop(self.paths.remove(path)));
+        gone.iter().for_each(|path| {
+            self.paths.remove(path);
+        });
     }
 }
 

@@ -21,7 +21,7 @@ use crate::disk;
 use crate::error::{Context, Failure, Result};
 use crate::rootfs::{self, Shape, Sources, Writable};
 use crate::sys;
-use crate::wire::{self, Plan};
+use crate::wire::{self, Plan, PlanLimits};
 
 /// Capabilities that execd keeps inside its user namespace: those that running commands as other users of the
 /// sandbox and managing its files need. Binding low ports needs none, see [`FIRST_PRIVILEGED_PORT`].
@@ -80,6 +80,8 @@ pub struct Birth<'a> {
     pub fallback_disk: FallbackDisk,
     /// Layers and programs to bind by path, for ordinary users, who cannot pass mounts in.
     pub by_path: Option<ByPath>,
+    /// The limits that no cgroup enforces and that each process therefore gets.
+    pub by_process: PlanLimits,
     /// Whether other ids than root's are mapped.
     pub ids: Ids,
 }
@@ -100,15 +102,6 @@ pub enum Ids {
     Range,
     /// Only root, who is the user.
     Single,
-}
-
-/// Who enforces limits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Weak {
-    /// cgroups do.
-    Enforced,
-    /// Nobody but the limits of each process.
-    ByProcess,
 }
 
 /// Paths for ordinary users.
@@ -188,7 +181,7 @@ fn become_execd(birth: Birth<'_>, errors: &OwnedFd) -> Result<std::convert::Infa
     // Their numbers were overwritten or closed just now; dropping them would close a stranger's.
     std::mem::forget((null, birth.control, birth.errors, birth.listener, birth.boot, birth.status, birth.console));
 
-    limit_resources(&birth.plan.limits, if birth.by_path.is_some() { Weak::ByProcess } else { Weak::Enforced })?;
+    limit_resources(&birth.by_process)?;
     sys::reset_signals().op("reset signals")?;
     drop_privileges()?;
     sys::install_filter(birth.filter).op("install the system-call filter")?;
@@ -262,14 +255,11 @@ fn network_settings() {
     let _ = std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647");
 }
 
-fn limit_resources(limits: &wire::PlanLimits, weak: Weak) -> Result<()> {
+fn limit_resources(limits: &PlanLimits) -> Result<()> {
     let hard = rustix::process::getrlimit(Resource::Nofile).maximum;
     let files = hard.map_or(OPEN_FILES, |hard| hard.min(OPEN_FILES));
     setrlimit(Resource::Nofile, Rlimit { current: Some(files), maximum: Some(files) }).op("limit open files")?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).op("forbid core files")?;
-    if weak == Weak::Enforced {
-        return Ok(());
-    }
     if let Some(bytes) = limits.memory_bytes {
         setrlimit(Resource::Data, Rlimit { current: Some(bytes), maximum: Some(bytes) }).op("limit memory")?;
     }

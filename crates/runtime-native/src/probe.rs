@@ -24,27 +24,12 @@ pub struct Probe {
 
 /// Looks at everything. Makes no sandbox.
 pub(crate) fn probe(jail: &Jail) -> Probe {
-    let by = |controller: &str| {
-        let found = jail.cgroups.as_ref().and_then(|found| found.means(controller));
-        found.unwrap_or("none").to_owned()
-    };
     let mut limits: BTreeMap<String, String> = BTreeMap::new();
-    match jail.mode {
-        Mode::Root => {
-            for name in ["cpu", "memory", "pids"] {
-                limits.insert(name.to_owned(), by(name));
-            }
-            let disk = if jail.disk_images { "ext4 image" } else { "tmpfs" };
-            limits.insert("disk".to_owned(), disk.to_owned());
-            limits.insert("inodes".to_owned(), disk.to_owned());
-        }
-        Mode::User => {
-            for (name, means) in
-                [("cpu", "affinity"), ("memory", "rlimit"), ("pids", "rlimit"), ("disk", "tmpfs"), ("inodes", "tmpfs")]
-            {
-                limits.insert(name.to_owned(), means.to_owned());
-            }
-        }
+    for name in ["cpu", "memory", "pids"] {
+        limits.insert(name.to_owned(), jail.means(name).unwrap_or("none").to_owned());
+    }
+    for name in ["disk", "inodes"] {
+        limits.insert(name.to_owned(), if jail.disk_images { "ext4 image" } else { "tmpfs" }.to_owned());
     }
     let capabilities = Capabilities {
         runtime: "native".to_owned(),
@@ -67,17 +52,28 @@ pub(crate) fn probe(jail: &Jail) -> Probe {
 /// What is weaker here than on a machine that can do everything, one sentence each.
 pub(crate) fn weaker(jail: &Jail) -> Vec<String> {
     let mut weaker = Vec::new();
+    if let Some(why) = &jail.undelegated {
+        weaker.push(format!("No control group can be used for limits: {why}."));
+    }
     if jail.mode == Mode::User {
         weaker.push("Sandboxes share the user's ids; namespaces keep them apart, ids do not.".to_owned());
-        weaker.push(
-            "Memory and processes are limited for each process or user id, not for the sandbox as a whole.".to_owned(),
-        );
-        weaker.push("The cpu limit is a number of whole cores to run on.".to_owned());
+        let by_group = |name: &str| jail.means(name).is_some_and(|means| means.starts_with("cgroup"));
+        if !by_group("memory") {
+            weaker.push("Memory is limited for each process, not for the sandbox as a whole.".to_owned());
+        }
+        if !by_group("pids") {
+            weaker.push("Processes are limited for each user id, not for the sandbox as a whole.".to_owned());
+        }
+        if !by_group("cpu") {
+            weaker.push("The cpu limit is a number of whole cores to run on.".to_owned());
+        }
         weaker.push("A disk without a limit writes to the user's own file system.".to_owned());
         weaker.push("The sandbox's root can read the memory of its execd.".to_owned());
         weaker
             .push("Inotify instances and other per-user counters are shared with the user's own programs.".to_owned());
-        weaker.push("Sandboxes cannot be paused: that needs a control group of their own.".to_owned());
+        if jail.cgroups.is_none() {
+            weaker.push("Sandboxes cannot be paused: that needs a control group of their own.".to_owned());
+        }
         if jail.user_ids.ids() == Ids::Single {
             weaker.push("Only root exists inside: install uidmap and add the user to /etc/subuid for more.".to_owned());
         }

@@ -108,10 +108,9 @@ pub fn enter(sources: Sources, shape: &Shape<'_>) -> Result<()> {
     if overlaid_programs {
         attach(&local, &root, Path::new("usr/local"))?;
     }
-    let null = device("null")?;
     proc_and_sys(&root, shape)?;
     dev(&root, shape)?;
-    protect(&root, &null)?;
+    protect(&root)?;
     etc(&root, shape)?;
     if let Some(path) = shape.working_dir.and_then(|path| path.strip_prefix('/')).filter(|path| !path.is_empty()) {
         // One that is reached through a link of the image exists already, or execd will say that it does not.
@@ -170,38 +169,49 @@ fn overlay(place: &Path, layers: Vec<OwnedFd>, writable: Writable) -> Result<(Ow
     move_mount(&disk, "", CWD, &disk_path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).op("place the disk")?;
     disk::lay_out(open_directory(CWD, &disk_path).op("open the disk")?)?;
 
-    let fs = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).op("open overlay")?;
-    fsconfig_set_string(&fs, "source", "overlay").op("name the overlay")?;
-    lower_directories(&fs, &lower)?;
-    fsconfig_set_string(&fs, "upperdir", disk_path.join(disk::UPPER)).op("set upperdir")?;
-    fsconfig_set_string(&fs, "workdir", disk_path.join(disk::WORK)).op("set workdir")?;
-    // Spelled out because machines have different defaults; `volatile` because unmounting would otherwise sync the
-    // whole file system below, everybody's dirty pages included.
-    for (key, value) in [("redirect_dir", "nofollow"), ("metacopy", "off"), ("index", "off"), ("xino", "off")] {
-        fsconfig_set_string(&fs, key, value).op(format!("set {key}"))?;
-    }
-    for flag in ["userxattr", "volatile"] {
-        fsconfig_set_flag(&fs, flag).op(format!("set {flag}"))?;
-    }
-    fsconfig_create(&fs).op("mount overlay")?;
-    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    let root = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes).op("mount overlay")?;
+    let root = match mount_overlay(&disk_path, &lower, Naming::Singly) {
+        // Kernels before 6.7 do not know the form, and those before 6.5 say so only here.
+        Err(Errno::INVAL) => mount_overlay(&disk_path, &lower, Naming::Joined),
+        other => other,
+    };
+    let root = root.op("mount overlay")?;
     let local = clone_tree(CWD, &disk_path.join(disk::LOCAL)).op("open the local directory")?;
     Ok((root, local))
 }
 
-/// Tells overlayfs its lower directories, uppermost first. Kernels before 6.5 know only the joined form.
-fn lower_directories(fs: &OwnedFd, lower: &[PathBuf]) -> Result<()> {
-    for (index, path) in lower.iter().rev().enumerate() {
-        match fsconfig_set_string(fs, "lowerdir+", path) {
-            Err(Errno::INVAL) if index == 0 => {
-                let all: Vec<_> = lower.iter().rev().map(|path| path.display().to_string()).collect();
-                return fsconfig_set_string(fs, "lowerdir", all.join(":")).op("set lowerdir");
-            }
-            other => other.op("set lowerdir+")?,
+/// How overlayfs is told its lower directories.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Naming {
+    /// One by one, which has no bound on their number.
+    Singly,
+    /// All in one text, which every kernel understands and which has to fit into a page with the other options.
+    Joined,
+}
+
+fn mount_overlay(disk: &Path, lower: &[PathBuf], naming: Naming) -> std::result::Result<OwnedFd, Errno> {
+    let fs = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&fs, "source", "overlay")?;
+    // Uppermost first.
+    match naming {
+        Naming::Singly => lower.iter().rev().try_for_each(|path| fsconfig_set_string(&fs, "lowerdir+", path))?,
+        Naming::Joined => {
+            let all: Vec<_> = lower.iter().rev().map(|path| path.display().to_string()).collect();
+            fsconfig_set_string(&fs, "lowerdir", all.join(":"))?;
         }
     }
-    Ok(())
+    fsconfig_set_string(&fs, "upperdir", disk.join(disk::UPPER))?;
+    fsconfig_set_string(&fs, "workdir", disk.join(disk::WORK))?;
+    // Spelled out because machines have different defaults; `volatile` because unmounting would otherwise sync the
+    // whole file system below, everybody's dirty pages included.
+    for (key, value) in [("redirect_dir", "nofollow"), ("metacopy", "off"), ("index", "off"), ("xino", "off")] {
+        fsconfig_set_string(&fs, key, value)?;
+    }
+    for flag in ["userxattr", "volatile"] {
+        fsconfig_set_flag(&fs, flag)?;
+    }
+    fsconfig_create(&fs)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
 fn proc_and_sys(root: &OwnedFd, shape: &Shape<'_>) -> Result<()> {
@@ -290,7 +300,7 @@ fn device(name: &str) -> Result<OwnedFd> {
     Ok(tree)
 }
 
-fn protect(root: &OwnedFd, null: &OwnedFd) -> Result<()> {
+fn protect(root: &OwnedFd) -> Result<()> {
     for path in MASKED {
         let target = match open_beneath(root, Path::new(path), OFlags::PATH) {
             Ok(target) => target,
@@ -302,7 +312,8 @@ fn protect(root: &OwnedFd, null: &OwnedFd) -> Result<()> {
         let cover = if is_directory {
             filesystem("tmpfs", &[("size", "0"), ("nr_inodes", "1"), ("mode", "0555")], sys::ATTR_RDONLY)?
         } else {
-            clone_tree(null, Path::new("")).op("cover a file")?
+            // From the host's tree each time: kernels before 6.15 cannot copy a detached mount.
+            device("null")?
         };
         mount_onto(&cover, &target).op(format!("mask /{path}"))?;
     }

@@ -1,3 +1,5 @@
+use std::time::Instant;
+
 use super::*;
 
 #[test]
@@ -14,6 +16,21 @@ fn a_hybrid_mount_table_gives_both_versions() {
     assert_eq!(found.means("pids"), None);
     let group = found.group("osb", "a");
     assert_eq!(group.v1.len(), 2, "controllers that are mounted together share a group");
+}
+
+#[test]
+fn a_delegation_without_cpu_carries_the_other_limits() {
+    let found = Hierarchies {
+        v2: Some("/sys/fs/cgroup/user.slice/osb.scope".into()),
+        v2_controllers: vec!["memory", "pids"],
+        ..Hierarchies::default()
+    };
+    assert_eq!((found.means("memory"), found.means("cpu")), (Some("cgroup v2"), None));
+    let asked = PlanLimits { cpu_millis: Some(500), memory_bytes: Some(1 << 20), ..PlanLimits::default() };
+    assert_eq!(found.carried(&asked), PlanLimits { memory_bytes: Some(1 << 20), ..PlanLimits::default() });
+    let group = found.group("osb", "a");
+    let path = Path::new("/sys/fs/cgroup/user.slice/osb.scope/osb/a");
+    assert_eq!((group.memory, group.cpu), (Some(Carrier::V2(path.into())), None));
 }
 
 #[test]

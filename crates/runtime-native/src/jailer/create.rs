@@ -237,7 +237,7 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<(Live<
     let group = jail.group(&plan.id);
     if let Some(group) = &group {
         group.create()?;
-        group.limit(&plan.limits)?;
+        group.limit(&jail.by_group(&plan.limits))?;
     }
     let listener = listen(jail, &plan.id)?;
     let disk = disk(jail, order.disk, plan)?;
@@ -267,6 +267,7 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<(Live<
             cgroups: jail.cgroups.as_ref(),
             fallback_disk,
             by_path: by_path(jail, plan),
+            by_process: jail.by_process(&plan.limits),
             ids: jail.ids(),
         }),
     };

@@ -12,6 +12,7 @@ pub(crate) mod create;
 mod destroy;
 mod inspect;
 mod layers;
+mod limits;
 mod receipt;
 pub(crate) use receipt::mode as mode_name;
 mod seat;
@@ -40,7 +41,7 @@ use crate::idrange::Foreign;
 use crate::init::Ids;
 use crate::paths::Paths;
 use crate::sys::{self, Forked};
-use crate::wire::{self, Plan, PlanLimits, Reply, Request};
+use crate::wire::{self, Plan, Reply, Request};
 use crate::{probe, seccomp};
 
 /// What the supervisor tells the jailer at its start.
@@ -85,17 +86,14 @@ pub enum Mode {
     User,
 }
 
-/// Share of the machine's memory that all sandboxes together may use, in percent.
-const PARENT_MEMORY_PERCENT: u64 = 90;
-/// Share of the machine's process numbers that all sandboxes together may use, in percent.
-const PARENT_PIDS_PERCENT: u64 = 75;
-
 /// Everything a child of the jailer needs to know, fixed at the start.
 pub(crate) struct Jail {
     pub config: JailerConfig,
     pub paths: Paths,
     pub mode: Mode,
     pub cgroups: Option<Hierarchies>,
+    /// Why version 2 groups cannot carry limits, where they are there but not ours to use.
+    pub undelegated: Option<Failure>,
     pub cgroup_parent: String,
     pub disk_images: bool,
     pub execd: OwnedFd,
@@ -113,18 +111,13 @@ impl Jail {
         let mode = if rustix::process::geteuid().is_root() { Mode::Root } else { Mode::User };
         prepare_directories(&paths, &config)?;
         let cgroup_parent = paths.cgroup();
-        let cgroups = match mode {
-            Mode::Root => Some(Hierarchies::discover()?).filter(|found| found.v2.is_some() || !found.v1.is_empty()),
-            Mode::User => None,
-        };
-        if let Some(cgroups) = &cgroups {
-            cgroups.prepare_parent(&cgroup_parent, &parent_limits(cgroups))?;
-        }
+        let (cgroups, undelegated) = limits::cgroups(mode, &cgroup_parent)?;
         let disk_images = mode == Mode::Root && probe::disk_images().is_ok();
         Ok(Self {
             paths,
             mode,
             cgroups,
+            undelegated,
             cgroup_parent,
             disk_images,
             execd: seal_program(execd)?,
@@ -507,16 +500,6 @@ fn sweep(paths: &Paths) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn parent_limits(cgroups: &Hierarchies) -> PlanLimits {
-    let memory_bytes = rustix::system::sysinfo().totalram as u64 / 100 * PARENT_MEMORY_PERCENT;
-    let pid_max = fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|text| text.trim().parse::<u64>().ok());
-    PlanLimits {
-        memory_bytes: cgroups.means("memory").map(|_| memory_bytes),
-        pids: cgroups.means("pids").and(pid_max).map(|count| count / 100 * PARENT_PIDS_PERCENT),
-        ..PlanLimits::default()
-    }
 }
 
 /// Puts the program into sealed memory that the sandbox's root can execute but neither read, write nor trace.

@@ -153,21 +153,21 @@ fn limits(jail: &Jail, plan: &Plan, group: Option<&Group>, disk: Option<&OwnedFd
     let mut add = |name: &str, value: Option<u64>, by: &str| {
         limits.insert(name.to_owned(), AppliedLimit { value, by: by.to_owned() });
     };
-    match (group, &jail.cgroups) {
-        (Some(group), Some(found)) => {
-            let applied = group.applied();
-            let by = |controller: &str| found.means(controller).unwrap_or("none");
-            add("cpu", applied.cpu_millis, by("cpu"));
-            add("memory", applied.memory_bytes, by("memory"));
-            add("swap", applied.swap_bytes, if applied.swap_bytes.is_some() { by("memory") } else { "none" });
-            add("pids", applied.pids, by("pids"));
+    let applied = group.map(Group::applied).unwrap_or_default();
+    let given = jail.by_process(&plan.limits);
+    for (name, applied, given) in [
+        ("cpu", applied.cpu_millis, given.cpu_millis),
+        ("memory", applied.memory_bytes, given.memory_bytes),
+        ("pids", applied.pids, given.pids),
+    ] {
+        match jail.means(name) {
+            Some(means) if means.starts_with("cgroup") => add(name, applied, means),
+            // Nothing holds without a number.
+            means => add(name, given, means.filter(|_| given.is_some()).unwrap_or("none")),
         }
-        _ => {
-            let by = |value: Option<u64>, means: &'static str| if value.is_some() { means } else { "none" };
-            add("cpu", plan.limits.cpu_millis, by(plan.limits.cpu_millis, "affinity"));
-            add("memory", plan.limits.memory_bytes, by(plan.limits.memory_bytes, "rlimit"));
-            add("pids", plan.limits.pids, by(plan.limits.pids, "rlimit"));
-        }
+    }
+    if group.is_some() {
+        add("swap", applied.swap_bytes, applied.swap_bytes.and(jail.means("memory")).unwrap_or("none"));
     }
     let asked = Size::of(plan.limits.disk_bytes, plan.limits.disk_inodes);
     match disk.map(rustix::fs::fstatfs) {

@@ -116,14 +116,13 @@ fn cgroups(machine: &Machine) -> Check {
         .into_iter()
         .filter(|name| !cgroups.controllers.iter().any(|have| have == name))
         .collect();
-    if !cgroups.writable {
-        let check =
-            Check::weaker(name, format!("{found}; not this user's to use, so memory and cpu limits are coarse"));
+    if let Some(why) = &cgroups.unusable {
+        let check = Check::weaker(name, format!("{found}; {why}, so memory and cpu limits are coarse"));
         return if machine.root {
             check.remedy("mount a cgroup filesystem: mount -t cgroup2 none /sys/fs/cgroup")
         } else {
             check.remedy(
-                "run osb under `systemd-run --user --scope -p Delegate=yes`, which hands you a cgroup v2 group; or run it as root",
+                "start it as `systemd-run --user --scope -p Delegate=yes osb ...`, which hands it a cgroup v2 group of its own; or run it as root",
             )
         };
     }

@@ -5,6 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use runtime_native::cgroup::Hierarchies;
+
 /// Everything that the checks look at.
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
@@ -65,8 +67,8 @@ pub struct Cgroups {
     pub layout: &'static str,
     /// Controllers that can limit a sandbox.
     pub controllers: Vec<String>,
-    /// Whether this user may make groups.
-    pub writable: bool,
+    /// Why this user cannot make groups, if he cannot.
+    pub unusable: Option<String>,
 }
 
 impl Machine {
@@ -125,22 +127,18 @@ impl Cgroups {
             (true, Some(_)) => "v2",
             (true, None) => "none",
         };
-        let own = v2.as_deref().and_then(own_group);
-        let writable = if root { layout != "none" } else { own.is_some_and(|group| may_write(&group)) };
-        Self { layout, controllers, writable }
+        if root {
+            let unusable = (layout == "none").then(|| "none is mounted".to_owned());
+            return Self { layout, controllers, unusable };
+        }
+        match Hierarchies::delegated() {
+            Ok(found) => {
+                let controllers = found.v2_controllers.iter().map(|name| (*name).to_owned()).collect();
+                Self { layout, controllers, unusable: None }
+            }
+            Err(failure) => Self { layout, controllers, unusable: Some(failure.message) },
+        }
     }
-}
-
-/// This process's group in the unified tree.
-fn own_group(mount: &Path) -> Option<PathBuf> {
-    let groups = read("/proc/self/cgroup");
-    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    Some(mount.join(path))
-}
-
-fn may_write(group: &Path) -> bool {
-    rustix::fs::access(group.join("cgroup.procs"), rustix::fs::Access::WRITE_OK).is_ok()
-        && rustix::fs::access(group, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
 /// Runs `unshare` with these words.

@@ -14,7 +14,7 @@ fn good() -> Machine {
         cgroups: Cgroups {
             layout: "v2",
             controllers: ["cpu", "memory", "pids"].map(String::from).to_vec(),
-            writable: true,
+            unusable: None,
         },
         loop_devices: true,
         ext4: true,
