@@ -148,7 +148,10 @@ fn first_process_of(server: &Server, id: &str) -> Result<rustix::process::Pid> {
         let cgroup = std::fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
         let status = std::fs::read_to_string(entry.path().join("status")).unwrap_or_default();
         let inner = status.lines().find(|line| line.starts_with("NSpid:")).unwrap_or_default();
-        if cgroup.lines().any(|line| line.ends_with(&group)) && inner.split_whitespace().last() == Some("1") && inner.split_whitespace().count() > 2 {
+        if cgroup.lines().any(|line| line.ends_with(&group))
+            && inner.split_whitespace().last() == Some("1")
+            && inner.split_whitespace().count() > 2
+        {
             return rustix::process::Pid::from_raw(pid).context("a pid is not 0");
         }
     }
