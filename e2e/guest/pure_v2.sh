@@ -51,7 +51,7 @@ life() {
   step $who.kill client sandbox kill "$id"
   step $who.create-half created --cpu 0.5
   step $who.kill-half client sandbox kill "$id"
-  step $who.create-hog created --memory 64Mi --entrypoint perl --entrypoint -e --entrypoint 'sleep 2; $x = q(x) x 300000000'
+  step $who.create-hog created --no-wait --memory 64Mi --entrypoint perl --entrypoint -e --entrypoint 'sleep 2; $x = q(x) x 300000000'
   step $who.hog ended
   step $who.kill-hog client sandbox kill "$id"
   [ $who = root ] && step root.disk as $osb run --disk 16Mi -- dd if=/dev/zero of=/root/fill bs=1M count=32
