@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{ExitCode, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use runtime_native::jailer::JailerConfig;
 use runtime_native::wire;
@@ -21,9 +21,8 @@ use super::data_dir::{DataDir, Identity, Published};
 use super::{embedded, jailer};
 use crate::failure::Failure;
 
-/// A child that lives shorter than this counts as a failed start.
-const SHORT_LIFE: Duration = Duration::from_secs(5);
-/// So many failed starts in a row end the server: something is wrong that a restart does not mend.
+/// So many starts in a row that ended before the child was ready end the server: something is wrong that a restart does
+/// not mend. A child that was ready is started again however often it is killed.
 const MAX_FAILED_STARTS: u32 = 5;
 /// Pause before a restart after a failed start, times the number of failures: spares the machine.
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
@@ -75,22 +74,28 @@ async fn supervise(setup: Setup<'_>, listener: TcpListener) -> Result<ExitCode, 
     let mut announced = false;
 
     loop {
-        let Api { child, control, .. } = &mut api;
+        let Jailer { child: jailer_child, voice: jailer_voice, was_ready: jailer_was_ready, .. } = &mut jailer;
+        let Api { child, voice, was_ready } = &mut api;
         tokio::select! {
             () = stop.requested() => break,
-            status = jailer.child.wait() => {
+            status = jailer_child.wait() => {
                 tracing::warn!(status = %describe(status), "jailer ended, starting another");
-                pause_if_short(jailer.started, &mut failed_starts, "jailer").await?;
+                pause_unless(*jailer_was_ready, &mut failed_starts, "jailer").await?;
                 jailer = Jailer::start(setup.data.root(), identity)?;
-                api.control.send(&ToApi::Jailer, &[jailer.socket.as_fd()])?;
+                api.voice.send(&ToApi::Jailer, &[jailer.socket.as_fd()])?;
             }
             status = child.wait() => {
                 tracing::warn!(status = %describe(status), "api process ended, starting another");
-                pause_if_short(api.started, &mut failed_starts, "API process").await?;
+                pause_unless(*was_ready, &mut failed_starts, "API process").await?;
                 api = Api::start(&setup, identity, &listener, &jailer)?;
             }
-            message = control.receive() => match message {
-                Some(FromApi::Ready) => {
+            _answer = jailer_voice.next() => {
+                *jailer_was_ready = true;
+                failed_starts = 0;
+            }
+            message = voice.next() => match serde_json::from_slice(&message) {
+                Ok(FromApi::Ready) => {
+                    *was_ready = true;
                     failed_starts = 0;
                     if !announced {
                         announced = true;
@@ -98,11 +103,8 @@ async fn supervise(setup: Setup<'_>, listener: TcpListener) -> Result<ExitCode, 
                         (setup.ready)(&published);
                     }
                 }
-                Some(FromApi::Failed { message }) => {
-                    return Err(Failure::new("START_FAILED", message));
-                }
-                // Its end is seen by `wait`.
-                None => tokio::time::sleep(RESTART_PAUSE).await,
+                Ok(FromApi::Failed { message }) => return Err(Failure::new("START_FAILED", message)),
+                Err(error) => tracing::warn!(%error, "the api process said something that is no message"),
             },
         }
     }
@@ -137,7 +139,10 @@ struct Jailer {
     child: Child,
     /// The server's end; kept, so that a restarted API process finds the same jailer.
     socket: OwnedFd,
-    started: Instant,
+    /// Where it answers its first request.
+    voice: Voice,
+    /// Whether it has answered.
+    was_ready: bool,
 }
 
 impl Jailer {
@@ -147,7 +152,10 @@ impl Jailer {
             .stdin(Stdio::from(theirs))
             .spawn()
             .map_err(|error| internal("start the jailer", error))?;
-        Ok(Self { child, socket: ours, started: Instant::now() })
+        let (answer, reply) = wire::pair().map_err(|errno| internal("make a reply socket", errno.into()))?;
+        // Whatever it answers, it is ready then.
+        send(ours.as_fd(), &wire::Request::List, &[reply.as_fd()])?;
+        Ok(Self { child, socket: ours, voice: Voice::new(answer)?, was_ready: false })
     }
 
     async fn stop(mut self) {
@@ -163,8 +171,9 @@ impl Jailer {
 
 struct Api {
     child: Child,
-    control: Control,
-    started: Instant,
+    voice: Voice,
+    /// Whether it has answered requests.
+    was_ready: bool,
 }
 
 impl Api {
@@ -189,10 +198,8 @@ impl Api {
             },
         };
         let fds = [listener.as_fd(), jailer.socket.as_fd(), setup.data.lock().as_fd()];
-        wire::send(ours.as_fd(), &ToApi::Boot(boot), &fds, SendFlags::empty())
-            .map_err(|errno| internal("hand over to the API process", errno.into()))?;
-        let control = runtime_native::sys::watched(ours).map_err(|error| internal("watch the API process", error))?;
-        Ok(Self { child, control: Control(control), started: Instant::now() })
+        send(ours.as_fd(), &ToApi::Boot(boot), &fds)?;
+        Ok(Self { child, voice: Voice::new(ours)?, was_ready: false })
     }
 
     async fn stop(mut self, within: Duration) {
@@ -208,45 +215,68 @@ impl Api {
     }
 }
 
-/// The socket on which the supervisor and the API process speak.
-struct Control(AsyncFd<OwnedFd>);
+/// A socket on which a child speaks, until it says no more.
+struct Voice(Option<AsyncFd<OwnedFd>>);
 
-impl Control {
+impl Voice {
+    fn new(socket: OwnedFd) -> Result<Self, Failure> {
+        let watched = runtime_native::sys::watched(socket).map_err(|error| internal("watch a child", error))?;
+        Ok(Self(Some(watched)))
+    }
+
     fn send(&self, message: &ToApi, fds: &[BorrowedFd<'_>]) -> Result<(), Failure> {
-        match wire::send(self.0.get_ref().as_fd(), message, fds, SendFlags::DONTWAIT) {
+        match &self.0 {
+            Some(socket) => send(socket.get_ref().as_fd(), message, fds),
             // It is just being replaced; its successor gets the newest jailer in its first message.
-            Ok(()) | Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Ok(()),
-            Err(errno) => Err(internal("hand a jailer to the API process", errno.into())),
+            None => Ok(()),
         }
     }
 
-    /// The next message; `None` when the process is gone or speaks nonsense.
-    async fn receive(&self) -> Option<FromApi> {
-        loop {
-            let mut ready = self.0.readable().await.ok()?;
-            let mut buffer = Vec::new();
-            match wire::receive_bytes(self.0.get_ref().as_fd(), &mut buffer, RecvFlags::DONTWAIT) {
-                Ok(Some((bytes, _))) => return serde_json::from_slice(bytes).ok(),
-                Ok(None) => return None,
-                Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
-                Err(_) => return None,
+    /// The next packet. Waits for ever once none can come: a child's end is seen by waiting for the child.
+    async fn next(&mut self) -> Vec<u8> {
+        while let Some(socket) = &self.0 {
+            match next_packet(socket).await {
+                Some(packet) => return packet,
+                None => self.0 = None,
             }
+        }
+        std::future::pending().await
+    }
+}
+
+async fn next_packet(socket: &AsyncFd<OwnedFd>) -> Option<Vec<u8>> {
+    loop {
+        let mut ready = socket.readable().await.ok()?;
+        let mut buffer = Vec::new();
+        match wire::receive_bytes(socket.get_ref().as_fd(), &mut buffer, RecvFlags::DONTWAIT) {
+            Ok(Some((bytes, _))) => return Some(bytes.to_vec()),
+            Ok(None) => return None,
+            Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
+            Err(_) => return None,
         }
     }
 }
 
-async fn pause_if_short(started: Instant, failed_starts: &mut u32, who: &str) -> Result<(), Failure> {
-    if started.elapsed() >= SHORT_LIFE {
-        *failed_starts = 0;
+/// Sends to a child, which may just have been killed: its end is seen by waiting for it.
+fn send(to: BorrowedFd<'_>, message: &impl serde::Serialize, fds: &[BorrowedFd<'_>]) -> Result<(), Failure> {
+    match wire::send(to, message, fds, SendFlags::DONTWAIT) {
+        Ok(()) | Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Ok(()),
+        Err(errno) => Err(internal("send to a child", errno.into())),
+    }
+}
+
+/// Pauses after a start that failed, longer each time.
+///
+/// # Errors
+/// Too many failed in a row.
+async fn pause_unless(was_ready: bool, failed_starts: &mut u32, who: &str) -> Result<(), Failure> {
+    if was_ready {
         return Ok(());
     }
     *failed_starts += 1;
     if *failed_starts > MAX_FAILED_STARTS {
-        return Err(Failure::new(
-            "START_FAILED",
-            format!("the {who} ended {failed_starts} times right after its start"),
-        )
-        .hint("the log above says why"));
+        return Err(Failure::new("START_FAILED", format!("the {who} ended {failed_starts} times before it was ready"))
+            .hint("the log above says why"));
     }
     if *failed_starts > 1 {
         tokio::time::sleep(RESTART_PAUSE * (*failed_starts - 1)).await;
