@@ -70,9 +70,8 @@ impl Client {
                 Err(Lost::Failed(failure)) => return Err(failure),
                 Err(Lost::Jailer) => {}
             }
-            // Either a new socket comes, or the same jailer lives and only the child that worked died.
-            let replaced = tokio::time::timeout(REPLACEMENT_DEADLINE, changes.changed()).await;
-            if replaced.is_err() && is_gone(&socket) {
+            // If the same jailer lives, only the child that worked died; it is asked again at once.
+            if is_gone(&socket) && tokio::time::timeout(REPLACEMENT_DEADLINE, changes.changed()).await.is_err() {
                 break;
             }
         }
