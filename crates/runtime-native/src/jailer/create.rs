@@ -165,9 +165,10 @@ fn claim(jail: &Jail, plan: &Plan, announced: Announced) -> Result<Claim> {
         return Err(destroyed());
     }
     let existed = announced == Announced::Known;
-    if existed && let Some(known) = state::load::<State>(&directory, state::STATE)? {
-        if let Some(receipt) = known.receipt {
-            return match known.init.open() {
+    if existed {
+        let known = state::load::<State>(&directory, state::STATE)?;
+        if let Some((known, receipt)) = known.and_then(|known| Some((known.init, known.receipt?))) {
+            return match known.open() {
                 Some(_) => Ok(Claim::Exists(Box::new(receipt))),
                 None => Err(Failure::internal(format!("sandbox {} has ended already; delete it", plan.id))),
             };
@@ -177,13 +178,6 @@ fn claim(jail: &Jail, plan: &Plan, announced: Announced) -> Result<Claim> {
         drop(lock);
         let announced = announce(jail, &plan.id)?;
         return claim(jail, plan, announced);
-    }
-    if existed {
-        // An earlier attempt was cut off before its PID 1 existed.
-        if jail.mode == Mode::Root {
-            idrange::release(&jail.paths.id_slots(), &directory, None)?;
-        }
-        let _ = fs::remove_file(jail.paths.socket(&plan.id));
     }
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o711)).op("open the sandbox's directory")?;
     let monitor = Process::of(getpid()).ok_or_else(|| Failure::internal("read /proc/self/stat"))?;

@@ -132,8 +132,8 @@ impl Jail {
 
     /// The sandbox's cgroups, where this machine gives us any.
     pub fn group(&self, id: &SandboxId) -> Option<Group> {
-        let seat = fs::read_to_string(self.paths.sandbox(id).join(crate::state::GROUP));
-        let name = seat.as_deref().unwrap_or(id.as_str());
+        let seat = crate::state::load::<String>(&self.paths.sandbox(id), crate::state::GROUP).ok().flatten();
+        let name = seat.as_deref().filter(|name| seat::is_seat(name)).unwrap_or(id.as_str());
         self.cgroups.as_ref().map(|found| found.group(&self.cgroup_parent, name))
     }
 
@@ -375,9 +375,12 @@ impl Jailer {
             if self.stock.ended(pid) {
                 continue;
             }
-            self.seats.ended(pid);
+            let seat = self.seats.ended(pid);
             if self.children.remove(&pid) {
                 if end.code != Some(0) {
+                    if let Some(name) = seat {
+                        self.clear_seat(&name);
+                    }
                     self.adopt_after(pid);
                 }
                 continue;

@@ -6,11 +6,11 @@
 //! builds its root. Groups are named by seat; which a sandbox has is written in its directory before they are used.
 //! A worker whose jailer is gone removes its groups and ends.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs;
-use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, WaitOptions, getpid, waitpid};
@@ -31,6 +31,8 @@ const FAILURES: u32 = 8;
 const LEAST_PIDS: u64 = 16;
 /// Least thousandths of a core that a sandbox must be allowed, since its worker shares them for a moment.
 const LEAST_CPU_MILLIS: u64 = 250;
+/// How long what is left in the groups of a killed worker may take to be gone: it was killed, too.
+const CLEAR_DEADLINE: Duration = Duration::from_secs(5);
 /// How the groups of seats begin.
 const PREFIX: &str = "seat-";
 
@@ -38,6 +40,8 @@ const PREFIX: &str = "seat-";
 pub struct Seats {
     target: usize,
     ready: VecDeque<(Pid, OwnedFd)>,
+    /// Names of the groups of every worker that was seated and lives, whatever it became.
+    names: HashMap<Pid, String>,
     failures: u32,
     count: u64,
 }
@@ -61,16 +65,18 @@ impl Seats {
     /// Nobody yet. Only where the kernel can kill a group as a whole, which needs version 2.
     pub fn new(jail: &Jail) -> Self {
         let can = jail.cgroups.as_ref().is_some_and(|found| found.v2.is_some() && !found.own.is_empty());
-        Self { target: if can { JailerConfig::SEATED } else { 0 }, ready: VecDeque::new(), failures: 0, count: 0 }
+        let target = if can { JailerConfig::SEATED } else { 0 };
+        Self { target, ready: VecDeque::new(), names: HashMap::new(), failures: 0, count: 0 }
     }
 
-    /// Whether the ended child was waiting.
-    pub fn ended(&mut self, pid: Pid) {
+    /// Takes note of an ended child; gives the name of its groups if it was seated once.
+    pub fn ended(&mut self, pid: Pid) -> Option<String> {
         let before = self.ready.len();
         self.ready.retain(|(known, _)| *known != pid);
         if self.ready.len() < before {
             self.failures += 1;
         }
+        self.names.remove(&pid)
     }
 
     /// Lets all go and waits until their groups are gone.
@@ -94,6 +100,7 @@ impl Jailer {
                 Ok(Forked::Parent(pid)) => {
                     self.children.insert(pid);
                     self.seats.ready.push_back((pid, ours));
+                    self.seats.names.insert(pid, name);
                 }
                 Ok(Forked::Child) => {
                     let home = self.stock.home();
@@ -108,6 +115,23 @@ impl Jailer {
                 }
                 Err(_) => return,
             }
+        }
+    }
+
+    /// Removes the groups of a worker that ended out of order, in a process of its own, unless they are a sandbox's.
+    pub(super) fn clear_seat(&mut self, name: &str) {
+        match sys::fork() {
+            Ok(Forked::Parent(pid)) => {
+                self.children.insert(pid);
+            }
+            Ok(Forked::Child) => {
+                sys::close_all_except(&[0, 1, 2]);
+                if let Err(failure) = clear(&self.jail, name) {
+                    eprintln!("osb jailer: remove the groups of a killed worker: {failure}");
+                }
+                std::process::exit(0)
+            }
+            Err(errno) => eprintln!("osb jailer: fork to remove the groups of a killed worker: {errno}"),
         }
     }
 
@@ -193,9 +217,9 @@ fn run(jail: &Jail, seat: Seat, errand: Errand, fds: Vec<OwnedFd>, home: Borrowe
 }
 
 impl Seat {
-    /// Writes down that these groups are the sandbox's.
+    /// Writes down that these groups are the sandbox's. Whole or not at all: half a name would be that of all groups.
     pub fn give(&self, directory: &Path) -> Result<()> {
-        fs::write(directory.join(state::GROUP), &self.name).op("write the name of the sandbox's groups")
+        state::store(directory, state::GROUP, &self.name)
     }
 
     /// Leaves the groups and removes them, when they became nobody's.
@@ -216,19 +240,33 @@ pub fn is_seat(name: &str) -> bool {
 /// Removes the groups of seats that an earlier jailer left and no sandbox has. One that is still used stays until the
 /// next start.
 pub fn sweep(jail: &Jail, cgroups: &Hierarchies) -> Result<()> {
-    let mut given = std::collections::HashSet::new();
-    for entry in fs::read_dir(jail.paths.sandboxes()).op("list sandboxes")? {
-        let path = entry.op("list sandboxes")?.path().join(state::GROUP);
-        match fs::read_to_string(&path) {
-            Ok(name) => drop(given.insert(name)),
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
-            Err(error) => return Err(error).op(format!("read {}", path.display())),
-        }
-    }
+    let given = given(jail)?;
     for name in cgroups.children(&jail.cgroup_parent) {
         if is_seat(&name) && !given.contains(&name) {
             cgroups.group(&jail.cgroup_parent, &name).remove_if_empty();
         }
     }
     Ok(())
+}
+
+/// Ends what is in a seat's groups and removes them, unless a sandbox has them.
+fn clear(jail: &Jail, name: &str) -> Result<()> {
+    let Some(cgroups) = &jail.cgroups else { return Ok(()) };
+    if given(jail)?.contains(name) {
+        return Ok(());
+    }
+    let group = cgroups.group(&jail.cgroup_parent, name);
+    group.kill()?;
+    group.wait_empty(Instant::now() + CLEAR_DEADLINE)?;
+    group.remove()
+}
+
+/// The seats' groups that sandboxes have.
+fn given(jail: &Jail) -> Result<HashSet<String>> {
+    let mut given = HashSet::new();
+    for entry in fs::read_dir(jail.paths.sandboxes()).op("list sandboxes")? {
+        let name = state::load::<String>(&entry.op("list sandboxes")?.path(), state::GROUP)?;
+        given.extend(name);
+    }
+    Ok(given)
 }
