@@ -16,6 +16,7 @@ use super::status::StatusReader;
 use super::{Jail, destroy, watch};
 use crate::error::{Context, Failure, Result};
 use crate::state::{self, ExitRecord, Monitor, Process, State};
+use crate::sys::ChildEnd;
 use crate::wire::Plan;
 
 /// A monitor that is not the jailer's child, since another jailer made it.
@@ -87,7 +88,15 @@ fn take_over(jail: &Jail, id: &SandboxId) -> Result<Option<Live<'static>>> {
         // Cut off before anything ran: whoever asked asks again or destroys it.
         return Ok(None);
     };
-    let Some(init) = known.init.open() else { return Ok(None) };
+    let Some(init) = known.init.open() else {
+        if known.receipt.is_some() && !directory.join(state::EXIT).exists() {
+            // Its monitor had waited for it and was killed before it could write down how it ended.
+            let counters = jail.group(id).map(|group| group.counters()).unwrap_or_default();
+            let end = ChildEnd { code: None, signal: None };
+            watch::write(jail, id, watch::judge(end, None, counters, watch::Disk::HasRoom, &plan.limits))?;
+        }
+        return Ok(None);
+    };
     if known.receipt.is_none() {
         destroy::remove_locked(jail, id, Duration::ZERO)?;
         return Ok(None);
