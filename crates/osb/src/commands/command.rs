@@ -159,6 +159,7 @@ fn request(args: &RunArgs) -> RunCommand {
         uid: args.uid.map(i64::from),
         gid: args.gid.map(i64::from),
         envs: (!env.is_empty()).then_some(env),
+        overflow: None,
     }
 }
 
