@@ -71,7 +71,7 @@ life delegated
 step delegated.controllers cat $tree/delegated/cgroup.subtree_control
 # Root in a container: its own group is the root of what it sees, but not free of the rules for inner nodes.
 mkdir $tree/box
-contained() { (echo $BASHPID > $tree/box/cgroup.procs; exec unshare --cgroup --mount bash -c "mount -t cgroup2 cgroup2 $tree; $1"); }
+contained() { (echo $BASHPID > $tree/box/cgroup.procs; exec unshare --cgroup --mount bash -c "umount $tree && mount -t cgroup2 cgroup2 $tree; $1"); }
 step contained.run contained "exec $osb run --memory 64Mi -- cat $tree/memory.max"
 step contained.left find $tree/box -mindepth 1 -type d
 step contained.shared contained "$osb run -- true && $osb run --memory 64Mi -- true; exit \$?"

@@ -142,7 +142,7 @@ fn os_021_a_killed_sandbox_is_failed_and_refuses_what_needs_life() {
 /// PID 1 of the sandbox: the first process in its control group, which is named by the seat of its worker or by its id.
 fn first_process_of(server: &Server, id: &str) -> Result<rustix::process::Pid> {
     let seat = std::fs::read_to_string(server.data().join("sandboxes").join(id).join("group"));
-    let group = format!("/{}", seat.as_deref().unwrap_or(id));
+    let group = format!("/{}", seat.as_deref().map_or(id, |name| name.trim_matches('"')));
     for entry in std::fs::read_dir("/proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
         let cgroup = std::fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();

@@ -59,7 +59,9 @@ impl Stage {
         match parent.map(Self::inside) {
             Some(Ok(stage)) => Ok(stage),
             Some(Err(error)) if error.kind() == io::ErrorKind::StorageFull => Err(error),
-            _ => Self::anywhere(),
+            // What is wrong with the place that was asked for says more than that there is no other.
+            Some(Err(error)) => Self::anywhere().map_err(|_| error),
+            None => Self::anywhere(),
         }
     }
 
@@ -68,7 +70,7 @@ impl Stage {
     /// # Errors
     /// As [`Stage::beside`].
     pub fn anywhere() -> io::Result<Self> {
-        let none = io::Error::new(io::ErrorKind::NotFound, "no directory for temporary files can be written");
+        let none = io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "no directory for temporary files can be written");
         private_directories().map(|directory| Self::inside(&directory)).find(Result::is_ok).unwrap_or(Err(none))
     }
 
