@@ -103,17 +103,6 @@ fn root_leaves_no_group() {
 }
 
 #[test]
-fn root_in_a_container_makes_room_in_its_own_group() {
-    check("contained.run", 0, &["67108864"]);
-    assert_eq!(step("contained.left").output.trim(), "");
-}
-
-#[test]
-fn root_in_a_container_with_other_programs_is_refused_limits_by_name() {
-    check("contained.shared", 125, &["memory"]);
-}
-
-#[test]
 fn a_user_without_delegation_has_limits_of_processes_and_is_told_why() {
     check("user.doctor", 0, &["is not this user's to write", "sandboxes run here, as an ordinary user"]);
     check("user.run", 0, &[]);
