@@ -1,4 +1,4 @@
-//! After work execd becomes as small again as it was before: what buffers took goes back to the host.
+//! After work execd becomes small again: what buffers and code took goes back to the host.
 
 use std::time::Duration;
 
@@ -24,5 +24,6 @@ pub async fn run() {
         while timeout(QUIET, ANSWERED.notified()).await.is_ok() {}
         command::release_buffers();
         spawn::release_free_memory();
+        spawn::release_code();
     }
 }
