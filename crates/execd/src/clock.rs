@@ -2,6 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use protocol::calendar::Date;
+
 /// Unix milliseconds now.
 pub fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
@@ -9,7 +11,7 @@ pub fn now_ms() -> i64 {
 
 /// RFC 3339 in UTC with milliseconds, from Unix seconds and nanoseconds.
 pub fn rfc3339(seconds: i64, nanoseconds: u32) -> String {
-    let (year, month, day) = civil(seconds.div_euclid(86_400));
+    let Date { year, month, day } = Date::of(seconds.div_euclid(86_400));
     let second_of_day = seconds.rem_euclid(86_400);
     let (hour, minute, second) = (second_of_day / 3600, second_of_day / 60 % 60, second_of_day % 60);
     let millis = nanoseconds / 1_000_000;
@@ -19,21 +21,6 @@ pub fn rfc3339(seconds: i64, nanoseconds: u32) -> String {
 /// RFC 3339 from Unix milliseconds.
 pub fn rfc3339_ms(ms: i64) -> String {
     rfc3339(ms.div_euclid(1000), (ms.rem_euclid(1000) * 1_000_000) as u32)
-}
-
-/// Year, month and day of a day counted from 1970-01-01 in the proleptic Gregorian calendar.
-///
-/// Counts in 400-year eras that begin on the first of March, so that the leap day comes last.
-fn civil(day: i64) -> (i64, i64, i64) {
-    let shifted = day + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day_of_month = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day_of_month)
 }
 
 #[cfg(test)]

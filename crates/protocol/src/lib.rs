@@ -3,6 +3,7 @@
 //! Owns what goes over the wire; knows no I/O and no domain rule. A type here is what a client sends or
 //! sees, not what the server works with: wire types die in `lifecycle::admit`.
 
+pub mod calendar;
 pub mod error;
 pub mod execd;
 pub mod headers;

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::calendar::Date;
+
 /// Seconds of a minute, an hour and a day.
 const MINUTE: i64 = 60;
 const HOUR: i64 = 3600;
@@ -203,43 +205,6 @@ fn period_of(text: &str) -> Result<i64, String> {
         rest = &after[1..];
     }
     if (1..=MAX_PERIOD).contains(&seconds) { Ok(seconds) } else { Err(wrong()) }
-}
-
-struct Date {
-    year: i64,
-    month: u32,
-    day: u32,
-}
-
-impl Date {
-    /// The date of a day since 1970, by the calendar that is in use.
-    fn of(day: i64) -> Self {
-        // Years that begin in March put the leap day at the end; 400 of them have 146,097 days.
-        let shifted = day + 719_468;
-        let era = shifted.div_euclid(146_097);
-        let of_era = shifted.rem_euclid(146_097);
-        let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-        let of_year = of_era - (365 * year + year / 4 - year / 100);
-        let from_march = (5 * of_year + 2) / 153;
-        let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-        Self {
-            year: year + era * 400 + i64::from(month <= 2),
-            month: month as u32,
-            day: (of_year - (153 * from_march + 2) / 5 + 1) as u32,
-        }
-    }
-
-    /// Days from this one to the first of the next month.
-    fn days_left(&self) -> i64 {
-        let leap = self.year % 4 == 0 && (self.year % 100 != 0 || self.year % 400 == 0);
-        let length = match self.month {
-            2 if leap => 29,
-            2 => 28,
-            4 | 6 | 9 | 11 => 30,
-            _ => 31,
-        };
-        i64::from(length - self.day) + 1
-    }
 }
 
 #[cfg(test)]
