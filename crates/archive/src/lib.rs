@@ -11,6 +11,7 @@ mod extract;
 mod links;
 mod pack;
 pub mod path;
+mod pieces;
 mod read;
 mod write;
 
@@ -19,6 +20,7 @@ pub use error::{Error, shown};
 pub use extract::{Extraction, Made, extract};
 pub use links::{Links, leads_inside};
 pub use pack::{Packing, pack, survey};
+pub use pieces::{PIECE_BYTES, Pieces};
 pub use read::{Archive, Entry, Kind, Piece};
 pub use write::{Head, Writer};
 

@@ -4,11 +4,11 @@
 //! Links travel as they are: whoever follows them later is inside of the sandbox. Extracting follows none, and
 //! reaches nothing outside of the directory whatever the archive says.
 
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use archive::{Error, Extraction, Limits, Links, Packing, Special};
+use archive::{Error, Extraction, Limits, Links, Packing, Pieces, Special};
 use bytes::Bytes;
 use http::{Request, StatusCode, header};
 use hyper::body::Incoming;
@@ -22,11 +22,9 @@ use super::path::{Asked, Parents, Resolve};
 use super::permission::Applied;
 use crate::environment::Paths;
 use crate::error::{ApiError, Result, system_text};
-use crate::http::{Answer, ByteSender, Query, empty, stream};
+use crate::http::{Answer, Query, empty, stream};
 use crate::identity::Accounts;
 
-/// Bytes that are collected before they are sent.
-const PIECE_BYTES: usize = 256 * 1024;
 /// Media type of a tar.
 const CONTENT_TYPE: &str = "application/x-tar";
 
@@ -50,10 +48,13 @@ pub async fn pack(paths: &Paths, query: Query, resolve: Resolve) -> Result<Answe
     let root = root.await?;
     let (sender, answer) = stream(CONTENT_TYPE, None);
     tokio::task::spawn_local(off_loop(move || {
-        let sink = Sink { sender: sender.clone(), piece: Vec::with_capacity(PIECE_BYTES) };
+        let pieces = Pieces::new(|piece| {
+            let sent = sender.blocking_send(Ok(Bytes::from(piece)));
+            sent.map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the client went away"))
+        });
         let mut packing =
             Packing { links: Links::Keep, special, mode: None, left_out: &mut |_, _| (), packed: &mut |_| () };
-        if let Err(error) = archive::pack(root.as_fd(), &mut packing, sink) {
+        if let Err(error) = archive::pack(root.as_fd(), &mut packing, pieces) {
             let _ = sender.blocking_send(Err(io::Error::other(text(&error)))); // nobody reads any more
         }
         Ok(())
@@ -136,30 +137,5 @@ fn text(error: &Error) -> String {
     match error {
         Error::System { error: cause, .. } | Error::Stream(cause) => format!("{error}: {}", system_text(cause)),
         _ => error.to_string(),
-    }
-}
-
-/// Collects the archive into pieces and sends them.
-struct Sink {
-    sender: ByteSender,
-    piece: Vec<u8>,
-}
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.piece.extend_from_slice(bytes);
-        if self.piece.len() >= PIECE_BYTES {
-            self.flush()?;
-        }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        if self.piece.is_empty() {
-            return Ok(());
-        }
-        let piece = std::mem::replace(&mut self.piece, Vec::with_capacity(PIECE_BYTES));
-        let sent = self.sender.blocking_send(Ok(Bytes::from(piece)));
-        sent.map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the client went away"))
     }
 }

@@ -5,7 +5,7 @@
 //! they lead to otherwise.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -21,8 +21,6 @@ use crate::failure::Failure;
 
 /// Pieces between the connection and the disk.
 const QUEUE: usize = 4;
-/// Bytes of an archive that are sent at once.
-const PIECE_BYTES: usize = 256 * 1024;
 
 /// Names of what was moved, and why if it was not.
 type Told = Vec<(String, Option<String>)>;
@@ -145,8 +143,10 @@ fn pack(root: &File, sender: mpsc::Sender<io::Result<Bytes>>) -> (Told, Result<(
         left_out: &mut |name, reason| told.borrow_mut().push((name_of(name), Some(reason.to_owned()))),
         packed: &mut |name| told.borrow_mut().push((name_of(name), None)),
     };
-    let sink = Sink { sender: sender.clone(), piece: Vec::with_capacity(PIECE_BYTES) };
-    let packed = archive::pack(root.as_fd(), &mut packing, sink).map(drop);
+    let pieces = archive::Pieces::new(|piece| {
+        sender.blocking_send(Ok(piece.into())).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    });
+    let packed = archive::pack(root.as_fd(), &mut packing, pieces).map(drop);
     if packed.is_err() {
         // Cuts the request off, so that no part is taken for the whole; the error itself is told by the caller.
         let _ = sender.blocking_send(Err(io::Error::from(io::ErrorKind::UnexpectedEof)));
@@ -172,30 +172,6 @@ impl Read for Pieces {
         buffer[..count].copy_from_slice(&self.unread[..count]);
         self.unread.advance(count);
         Ok(count)
-    }
-}
-
-/// Collects an archive into pieces, for a request's body.
-struct Sink {
-    sender: mpsc::Sender<io::Result<Bytes>>,
-    piece: Vec<u8>,
-}
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.piece.extend_from_slice(bytes);
-        if self.piece.len() >= PIECE_BYTES {
-            self.flush()?;
-        }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        if self.piece.is_empty() {
-            return Ok(());
-        }
-        let piece = std::mem::replace(&mut self.piece, Vec::with_capacity(PIECE_BYTES));
-        self.sender.blocking_send(Ok(piece.into())).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 }
 
