@@ -74,7 +74,7 @@ pub(super) fn scan(mut file: File, path: &Path) -> Result<Scanned, Error> {
 
 /// Lists the members, as long as they could be those of an archive of images.
 fn members(input: impl Read, limits: &Limits) -> Result<(Option<HashMap<String, Member>>, u64), UnpackError> {
-    let mut archive = Archive::new(input, limits.of_archive());
+    let mut archive = Archive::new(input, limits.archive);
     let mut members = Some(HashMap::new());
     let mut entries = 0;
     while let Some(entry) = archive.next_entry()? {

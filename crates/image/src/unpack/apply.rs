@@ -43,7 +43,7 @@ impl<'a> Layer<'a> {
         self.stats.bytes = self.stats.bytes.saturating_add(entry.size);
         check("bytes of file content", self.stats.bytes, self.limits.total_bytes)?;
         let name = entry.name.clone();
-        let components = path::parse(&name, &self.limits.of_archive())?;
+        let components = path::parse(&name, &self.limits.archive)?;
         let Some((last, parents)) = components.split_last() else {
             return self.apply_root(&entry);
         };
@@ -189,7 +189,7 @@ impl<'a> Layer<'a> {
     }
 
     fn symlink(&mut self, name: &[u8], entry: &Entry) -> Result<(), UnpackError> {
-        if entry.link.is_empty() || entry.link.contains(&0) || entry.link.len() > self.limits.path_bytes {
+        if entry.link.is_empty() || entry.link.contains(&0) || entry.link.len() > self.limits.archive.path_bytes {
             return Err(UnpackError::refused(&entry.name, "its target is empty, too long or has a zero byte"));
         }
         self.replace(name, &entry.name)?;
@@ -213,7 +213,7 @@ impl<'a> Layer<'a> {
     }
 
     fn hard_link(&mut self, parents: &[&[u8]], name: &[u8], entry: &Entry) -> Result<(), UnpackError> {
-        let target = path::parse(&entry.link, &self.limits.of_archive()).map_err(|_| {
+        let target = path::parse(&entry.link, &self.limits.archive).map_err(|_| {
             UnpackError::refused(
                 &entry.name,
                 format!("it is a hard link out of the layer, to {}", archive::shown(&entry.link)),

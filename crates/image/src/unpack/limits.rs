@@ -13,40 +13,14 @@ pub struct Limits {
     pub entries: u64,
     /// Bytes of the unpacked archive itself, so that endless padding ends.
     pub stream_bytes: u64,
-    /// Bytes of one path or link target. The kernel's own limit.
-    pub path_bytes: usize,
-    /// Directories in one path. Each open level costs a descriptor when the tree is removed.
-    pub depth: usize,
-    /// Bytes of the extended headers of one entry, held in memory.
-    pub header_bytes: u64,
-    /// Pieces of one sparse file, held in memory at 16 bytes each.
-    pub sparse_pieces: usize,
+    /// What reading is bounded by. Each level of depth costs a descriptor when the tree is removed.
+    pub archive: archive::Limits,
 }
 
 impl Default for Limits {
     /// 40 GiB and 2,000,000 entries: four times the largest images in use (CUDA with frameworks).
     fn default() -> Self {
-        Self {
-            total_bytes: 40 << 30,
-            entries: 2_000_000,
-            stream_bytes: 48 << 30,
-            path_bytes: 4095,
-            depth: 256,
-            header_bytes: 1 << 20,
-            sparse_pieces: 1 << 16,
-        }
-    }
-}
-
-impl Limits {
-    /// The part that reading is bounded by.
-    pub(crate) fn of_archive(&self) -> archive::Limits {
-        archive::Limits {
-            path_bytes: self.path_bytes,
-            depth: self.depth,
-            header_bytes: self.header_bytes,
-            sparse_pieces: self.sparse_pieces,
-        }
+        Self { total_bytes: 40 << 30, entries: 2_000_000, stream_bytes: 48 << 30, archive: archive::Limits::default() }
     }
 }
 

@@ -151,7 +151,7 @@ pub fn unpack_layer(
     let decoded = compression.reader(input).map_err(UnpackError::read)?;
     let mut hashed = HashingReader::new(limits::Bounded::new(decoded, limits.stream_bytes));
     let stats = {
-        let mut archive = Archive::new(&mut hashed, limits.of_archive());
+        let mut archive = Archive::new(&mut hashed, limits.archive);
         let mut layer = apply::Layer::new(root, ownership, limits);
         while let Some(entry) = archive.next_entry()? {
             layer.apply(entry, &mut archive)?;

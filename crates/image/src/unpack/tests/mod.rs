@@ -22,10 +22,7 @@ const SMALL: Limits = Limits {
     total_bytes: 1 << 20,
     entries: 100,
     stream_bytes: 4 << 20,
-    path_bytes: 4095,
-    depth: 32,
-    header_bytes: 64 << 10,
-    sparse_pieces: 64,
+    archive: archive::Limits { path_bytes: 4095, depth: 32, header_bytes: 64 << 10, sparse_pieces: 64 },
 };
 
 /// An archive under construction, which checks nothing: names may be anything.
