@@ -49,8 +49,7 @@ impl Server {
         fs::create_dir(&data)?;
         // A copy: its path tells this server's processes from everybody else's.
         let program = scratch.path().join("osb");
-        let built = built("OSB_BIN", "osb")?;
-        fs::copy(&built, &program).with_context(|| format!("copy {}", built.display()))?;
+        copy_program(&built("OSB_BIN", "osb")?, &program)?;
         let (child, facts) = launch(&program, scratch.path())?;
         let key = fs::read_to_string(data.join("api-key")).context("read the API key")?;
         Ok(Self { child, scratch, program, facts, key: key.trim().to_owned() })
@@ -211,6 +210,19 @@ pub fn built(variable: &str, name: &str) -> Result<PathBuf> {
         Some(path) if path.exists() => Ok(path),
         _ => bail!("{name} is not built: cargo build --release -p osb, or name it in {variable}"),
     }
+}
+
+/// Copies a program to where it will be started.
+///
+/// By a process of its own: a child that another test forks meanwhile would hold the copy open for writing until
+/// it executes, and to start the copy would fail with "text file busy".
+///
+/// # Errors
+/// `cp` says why.
+pub fn copy_program(from: &Path, to: &Path) -> Result<()> {
+    let copy = Command::new("cp").arg("--").arg(from).arg(to).output().context("start cp")?;
+    anyhow::ensure!(copy.status.success(), "copy {}: {}", from.display(), String::from_utf8_lossy(&copy.stderr));
+    Ok(())
 }
 
 /// Every living process whose executable is `program`, with its role.

@@ -4,7 +4,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use e2e::server::{Server, built};
+use e2e::server::{Server, built, copy_program};
 use tempfile::TempDir;
 
 /// An `osb` with a data directory of its own and no server.
@@ -17,7 +17,7 @@ impl Alone {
         use std::os::unix::fs::PermissionsExt as _;
         let scratch = tempfile::Builder::new().prefix("osb-run-").tempdir()?;
         std::fs::set_permissions(scratch.path(), std::fs::Permissions::from_mode(0o755))?;
-        std::fs::copy(built("OSB_BIN", "osb")?, scratch.path().join("osb"))?;
+        copy_program(&built("OSB_BIN", "osb")?, &scratch.path().join("osb"))?;
         Ok(Self { scratch })
     }
 

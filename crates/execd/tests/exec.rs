@@ -44,8 +44,9 @@ fn argv_runs_without_a_shell() {
     let daemon = Daemon::start();
     let run = daemon.run(json!({"argv": ["printf", "[%s]", "a b", "$HOME", "-x", "'\""]}));
     assert_eq!(run.stdout(), "[a b][$HOME][-x]['\"]");
-    std::fs::write(daemon.path("tool"), "#!/bin/sh\necho tool\n").expect("a script");
-    assert_eq!(daemon.shell(&format!("chmod +x {}", daemon.path("tool"))).end(), "0");
+    // Written by the daemon's child: what this process holds open for writing, a child of another test may hold.
+    let make = format!("printf '#!/bin/sh\\necho tool\\n' > {0}; chmod +x {0}", daemon.path("tool"));
+    assert_eq!(daemon.shell(&make).end(), "0");
     let relative = daemon.run(json!({"argv": ["./tool"], "cwd": daemon.path("")}));
     assert_eq!(relative.stdout(), "tool\n");
     let by_path = daemon.run(json!({"argv": ["tool"], "envs": {"PATH": format!("relative:{}", daemon.path(""))}}));

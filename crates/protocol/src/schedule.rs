@@ -8,9 +8,9 @@ use crate::calendar::Date;
 const MINUTE: i64 = 60;
 const HOUR: i64 = 3600;
 const DAY: i64 = 86_400;
-/// Every date that exists comes within so many seconds: nine years hold a 29th of February even across a
-/// century that has none.
-const HORIZON: i64 = 9 * 366 * DAY;
+/// Every date that exists comes within so many seconds: a 29th of February falls on a given weekday every 28
+/// years, and after 40 across a century that has none.
+const HORIZON: i64 = 41 * 366 * DAY;
 /// Longest period of `@every`, in seconds: a year.
 const MAX_PERIOD: i64 = 366 * DAY;
 
@@ -233,8 +233,23 @@ mod tests {
         after("0 0 * * sun", 3 * DAY + 30 * MINUTE);
         after("0 0 * * 7", 3 * DAY + 30 * MINUTE);
         after("5/20 1,2 * feb-MAR mon-fri", 95 * MINUTE);
+        // `*/7` is open, so both kinds of day must fit.
+        after("0 0 29 2 */7", 2922 * DAY + 30 * MINUTE);
         // Either kind of day is enough when both are named.
         after("0 0 13 * fri", DAY + 30 * MINUTE);
+    }
+
+    #[test]
+    fn a_leap_day_on_a_sunday_comes_again_after_28_and_after_40_years() {
+        let schedule = Schedule::parse("0 0 29 2 */7").expect("a schedule");
+        let mut day = 0;
+        let years: Vec<i64> = std::iter::from_fn(|| {
+            day = schedule.next(day * DAY, 0)? / DAY;
+            Some(Date::of(day).year)
+        })
+        .take(6)
+        .collect();
+        assert_eq!(years, [1976, 2004, 2032, 2060, 2088, 2128]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::Daemon;
 
 /// Longest time in which something that happens at once may be seen on a busy machine.
-pub const SOON: Duration = Duration::from_secs(3);
+pub const SOON: Duration = Duration::from_secs(20);
 
 pub fn pid_in(text: &str) -> i32 {
     text.trim().parse().unwrap_or_else(|_| panic!("a pid, not {text:?}"))
