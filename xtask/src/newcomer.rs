@@ -3,7 +3,7 @@
 //! Not part of `test`: it repeats all of it from nothing, and takes as long again.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -14,6 +14,17 @@ use crate::system::{self, output, root, run as run_command, step};
 const PLACE: &str = "/var/tmp/osb-newcomer";
 /// All that the machine has beside the toolchain: cargo needs a linker, and git the certificates.
 const INCLUDED: &str = "ca-certificates,gcc,libc6-dev";
+/// Makes the directory `$0` the root of a mount namespace of its own and runs the README's command `$1` there. Not
+/// by `chroot`: the kernel makes no user namespace for a process whose root is not that of its mount namespace.
+const ENTER: &str = r#"
+mount --bind "$0" "$0"
+for kernel in proc sys dev; do mount --rbind "/$kernel" "$0/$kernel"; done
+cd "$0"
+pivot_root . mnt
+umount --lazy /mnt
+cd /root/osb
+exec cargo xtask "$1"
+"#;
 
 /// Runs the given commands of the README, or both.
 ///
@@ -31,25 +42,21 @@ pub fn run(chosen: &[String]) -> Result<()> {
     let place = Path::new(PLACE);
     step("a fresh Debian 12", || make_root(place))?;
     step("a Rust toolchain and a clone", || fill(place))?;
-    let mounts = Mounts::make(place)?;
     for command in &commands {
         step(&format!("cargo xtask {command}, as a newcomer"), || {
-            run_command(
-                Command::new("chroot")
-                    .arg(place)
-                    .args(["/bin/sh", "-c", "cd /root/osb && exec cargo xtask \"$0\"", command])
-                    .env("PATH", "/opt/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-                    .env("HOME", "/root")
-                    .env_remove("CARGO_HOME")
-                    .env_remove("RUSTUP_HOME")
-                    .env_remove("RUSTUP_TOOLCHAIN")
-                    .env_remove("CARGO_TARGET_DIR")
-                    .env_remove("CARGO")
-                    .env_remove("CARGO_MANIFEST_DIR"),
-            )
+            let mut newcomer = Command::new("unshare");
+            newcomer.args(["--mount", "--propagation", "private", "/bin/sh", "-euc", ENTER]);
+            newcomer.arg(place).arg(command);
+            newcomer.env("PATH", "/opt/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+            newcomer.env("HOME", "/root");
+            let ours =
+                ["CARGO", "CARGO_HOME", "CARGO_MANIFEST_DIR", "CARGO_TARGET_DIR", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"];
+            for name in ours {
+                newcomer.env_remove(name);
+            }
+            run_command(&mut newcomer)
         })?;
     }
-    drop(mounts);
     fs::remove_dir_all(place).with_context(|| format!("remove {PLACE}"))?;
     println!("\nnewcomer: {} ended with 0", commands.join(" and "));
     Ok(())
@@ -79,29 +86,4 @@ fn fill(place: &Path) -> Result<()> {
     run_command(
         Command::new("git").args(["clone", "--quiet", "--no-hardlinks"]).arg(root()).arg(place.join("root/osb")),
     )
-}
-
-/// The kernel's file systems in the new root, as a machine has them.
-struct Mounts(Vec<PathBuf>);
-
-impl Mounts {
-    fn make(place: &Path) -> Result<Self> {
-        let mut made = Self(Vec::new());
-        for source in ["/proc", "/sys", "/dev"] {
-            let target = place.join(source.trim_start_matches('/'));
-            run_command(Command::new("mount").args(["--rbind", "--make-rslave", source]).arg(&target))?;
-            made.0.push(target);
-        }
-        Ok(made)
-    }
-}
-
-impl Drop for Mounts {
-    fn drop(&mut self) {
-        for target in self.0.iter().rev() {
-            if let Err(error) = run_command(Command::new("umount").args(["--recursive", "--lazy"]).arg(target)) {
-                eprintln!("    {error:#}");
-            }
-        }
-    }
 }
