@@ -228,19 +228,24 @@ fn python(osb: &Path, recorder: &Path, suite: &str, user: Option<&str>) -> Resul
     Ok(results)
 }
 
-/// The published client in an environment of its own, made once per set of requirements.
+/// The published clients in an environment of their own, made once per set of requirements.
 fn venv() -> Result<PathBuf> {
     let venv = root().join("target/e2e-venv");
     let requirements = root().join("e2e/python/requirements.txt");
-    let wanted = fs::read_to_string(&requirements)?;
+    let node = root().join("e2e/node");
+    let wanted = fs::read_to_string(&requirements)? + &fs::read_to_string(node.join("package.json"))?;
     let stamp = venv.join("requirements.done");
     if fs::read_to_string(&stamp).is_ok_and(|made| made == wanted) {
         return Ok(venv);
     }
-    println!("    making {} with the published client", venv.display());
+    println!("    making {} with the published clients", venv.display());
     let _ = fs::remove_dir_all(&venv);
     run_command(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
     run_command(Command::new(venv.join("bin/pip")).args(["install", "--quiet", "-r"]).arg(&requirements))?;
+    let programs = format!("{}:{}", venv.join("bin").display(), std::env::var("PATH").unwrap_or_default());
+    let mut npm = Command::new(venv.join("bin/npm"));
+    npm.args(["install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error"]);
+    run_command(npm.current_dir(&node).env("PATH", programs))?;
     fs::write(&stamp, wanted)?;
     Ok(venv)
 }
