@@ -15,15 +15,17 @@ use crate::system::{self, TEST_USER, root, run as run_command, step, work};
 use crate::{cargo, cases, contract};
 
 /// What the tests need of the system.
-const PACKAGES: [&str; 16] = [
+const PACKAGES: [&str; 18] = [
     "busybox-static",  // an image of one program
     "apache2-utils",   // htpasswd for the registry that asks for a login
     "ca-certificates", // pip and cargo
     "docker-registry", // image pulls are tested against a real registry
     "e2fsprogs",       // disk limits
     "gcc",             // C parts of dependencies
+    "iproute2",        // networks of a test's own
     "libc6-dev",
     "mmdebstrap", // the root of an emulated guest
+    "openssl",    // the certificate of a registry
     "passwd",
     "procps", // tests run pgrep inside sandboxes
     "python3",

@@ -28,6 +28,38 @@ const KILL_WAIT: Duration = Duration::from_secs(5);
 /// Signals that are passed on to the main process's group and mean nothing to execd.
 const FORWARDED: [Signal; 4] = [Signal::HUP, Signal::USR1, Signal::USR2, Signal::WINCH];
 
+/// The entrypoint with which clients ask for a sandbox that only waits.
+const IDLE: [&str; 3] = ["tail", "-f", "/dev/null"];
+
+/// What a sandbox lives as long as.
+enum Main {
+    Process(Process),
+    /// [`IDLE`] in an image that has no `tail`: execd waits in its place.
+    Idle,
+}
+
+impl Main {
+    async fn wait(&self) -> Exit {
+        match self {
+            Self::Process(process) => process.wait().await,
+            Self::Idle => pending().await,
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Self::Process(process) = self {
+            process.signal_group(signal);
+        }
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        match self {
+            Self::Process(process) => Some(process.pid()),
+            Self::Idle => None,
+        }
+    }
+}
+
 /// Where the runtime learns what becomes of the sandbox.
 pub struct Status(pub Option<File>);
 
@@ -49,11 +81,11 @@ pub async fn run(daemon: &Rc<Daemon>, entrypoint: Vec<String>, grace: Duration, 
             return not_started(&mut status, format!("listen for signals: {}", system_text(&error)));
         }
     };
-    let process = match start(daemon, entrypoint) {
-        Ok(process) => process,
+    let main = match start(daemon, entrypoint) {
+        Ok(main) => main,
         Err(why) => return not_started(&mut status, why),
     };
-    let exit = supervise(daemon, &process, signals, grace).await;
+    let exit = supervise(daemon, &main, signals, grace).await;
     match exit {
         Some(Exit::Code(code)) => {
             status.tell(&StatusLine::Exited(code));
@@ -73,17 +105,21 @@ fn not_started(status: &mut Status, why: String) -> u8 {
     NOT_STARTED
 }
 
-fn start(daemon: &Daemon, entrypoint: Vec<String>) -> Result<Process, String> {
+fn start(daemon: &Daemon, entrypoint: Vec<String>) -> Result<Main, String> {
     if entrypoint.first().is_none_or(String::is_empty) {
         return Err("the entrypoint is empty".into());
     }
     let identity = daemon.user().map(|user| Accounts::load().identity(user.uid, Some(user.gid)));
     make_cwd(daemon)?;
+    let idle = entrypoint == IDLE;
     let plan = make_plan(entrypoint, None, daemon.paths().env.clone(), daemon.cwd(), identity)
         .map_err(|error| error.message)?;
     let null = std::os::fd::AsFd::as_fd(daemon.null());
-    let pid = spawn(&plan, &Stdio { fds: [Some(null), None, None] }).map_err(|error| error.to_string())?;
-    Ok(daemon.reaper.register(pid))
+    match spawn(&plan, &Stdio { fds: [Some(null), None, None] }) {
+        Ok(pid) => Ok(Main::Process(daemon.reaper.register(pid))),
+        Err(error) if idle && error.is_about_a_missing_program() => Ok(Main::Idle),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Makes the working directory of a sandbox whose image does not have it.
@@ -102,38 +138,41 @@ pub fn make_cwd(daemon: &Daemon) -> Result<(), String> {
     Ok(())
 }
 
-async fn supervise(daemon: &Daemon, process: &Process, mut signals: Signals, grace: Duration) -> Option<Exit> {
+async fn supervise(daemon: &Daemon, main: &Main, mut signals: Signals, grace: Duration) -> Option<Exit> {
     loop {
         let next = tokio::select! {
-            exit = process.wait() => return Some(exit),
+            exit = main.wait() => return Some(exit),
             next = signals.next() => next,
         };
         match next {
-            Received::Forward(signal) => {
-                process.signal_group(signal);
-            }
+            Received::Forward(signal) => main.signal(signal),
             Received::End => break,
         }
     }
     daemon.commands.shutting_down();
-    process.signal_group(Signal::TERM);
-    signal_others(process.pid(), Signal::TERM);
-    if let Ok(exit) = timeout(grace, process.wait()).await {
+    main.signal(Signal::TERM);
+    signal_others(main.pid(), Signal::TERM);
+    if let Main::Idle = main {
+        // As `tail` would have ended.
+        return Some(Exit::Signal { number: Signal::TERM.as_raw(), dumped: false });
+    }
+    if let Ok(exit) = timeout(grace, main.wait()).await {
         return Some(exit);
     }
-    process.signal_group(Signal::KILL);
-    signal_others(process.pid(), Signal::KILL);
-    timeout(KILL_WAIT, process.wait()).await.ok()
+    main.signal(Signal::KILL);
+    signal_others(main.pid(), Signal::KILL);
+    timeout(KILL_WAIT, main.wait()).await.ok()
 }
 
 /// Signals every process outside the main process's group: as PID 1 all that there are, otherwise nobody,
 /// since the others are not ours.
-fn signal_others(main: Pid, signal: Signal) {
+fn signal_others(main: Option<Pid>, signal: Signal) {
     if getpid() != Pid::INIT {
         return;
     }
+    let main = main.map(|pid| pid.as_raw_nonzero().get());
     let others = procfs::running().into_iter().flatten();
-    for other in others.filter(|other| other.pid != Pid::INIT && other.group != main.as_raw_nonzero().get()) {
+    for other in others.filter(|other| other.pid != Pid::INIT && Some(other.group) != main) {
         let _ = kill_process(other.pid, signal); // it may have ended meanwhile
     }
 }

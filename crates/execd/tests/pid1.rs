@@ -39,6 +39,23 @@ fn ex_036_a_main_process_that_cannot_start_says_why() {
 }
 
 #[test]
+fn a_sandbox_that_only_waits_needs_no_tail() {
+    let idle = ["tail", "-f", "/dev/null"];
+    let mut boot = config(&idle);
+    boot.env.insert("PATH".into(), "/nowhere".into());
+    let mut sandbox = Sandbox::ready(&boot);
+    assert_eq!(sandbox.target().run(json!({"argv": ["/bin/echo", "it waits"]})).stdout(), "it waits\n");
+    sandbox.signal(Signal::TERM);
+    assert_eq!(sandbox.next_status(), Some(StatusLine::Signaled(15)));
+    assert_eq!(sandbox.wait().code(), Some(143));
+    // Anything else is a program that has to be there.
+    let mut other = config(&["tail", "-f", "/dev/zero"]);
+    other.env = boot.env;
+    let told = Sandbox::ready(&other).next_status();
+    assert!(matches!(&told, Some(StatusLine::EntrypointFailed(why)) if why.contains("tail")), "{told:?}");
+}
+
+#[test]
 fn ex_036_a_missing_working_directory_is_made_for_its_user() {
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("chmod");

@@ -47,7 +47,10 @@ struct Target {
 
 fn store(boundary: &str, source: &mut Source, paths: &Paths, resolve: Resolve) -> Result<()> {
     let received = receive(boundary, &mut || source.next(), paths, resolve);
-    // The closing boundary is the end; the bytes after it are nobody's business.
+    if received.is_ok() {
+        // What comes after the closing boundary is nobody's business, but whether the body's own end comes is.
+        while source.next().is_some() {}
+    }
     source.check_whole()?;
     let (targets, stages) = received?;
     check_counts(targets.len(), stages.len())?;

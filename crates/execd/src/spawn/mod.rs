@@ -108,6 +108,11 @@ impl Error {
         matches!(self.step, Step::Groups | Step::Gid | Step::Uid)
     }
 
+    /// Whether there is no such program.
+    pub fn is_about_a_missing_program(&self) -> bool {
+        matches!(self.step, Step::Exec) && self.errno == Errno::NOENT
+    }
+
     fn text(&self) -> String {
         let system = crate::error::system_text(&io::Error::from(self.errno));
         let subject = &self.subject;
