@@ -105,7 +105,7 @@ pub(crate) fn members(server: &Server) -> BTreeSet<u32> {
 }
 
 /// Every process of the machine.
-pub(crate) fn pids() -> Vec<u32> {
+pub fn pids() -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }

@@ -175,6 +175,20 @@ impl Client {
         Ok(text)
     }
 
+    /// Opens the lossless stream of a command at an offset, its bytes as base64; the caller reads the events.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub async fn stream(&self, at: &Endpoint, id: &str, offset: u64) -> Result<reqwest::Response> {
+        let url = format!("{}/v1/commands/{id}/stream?offset={offset}&follow=true&encoding=base64", at.url);
+        let response = at.with_headers(self.http.get(url)).timeout(TRANSFER).send().await?;
+        let status = response.status();
+        if !status.is_success() {
+            bail!("stream of {id} from {offset}: {status} {}", response.text().await?);
+        }
+        Ok(response)
+    }
+
     /// Runs a program and returns its first piece of output, or nothing if it ends without.
     /// The stream is read to its end afterwards, so that the connection can be used again.
     ///

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use protocol::execd::output::{CommandKind, EndedBy};
 
@@ -130,7 +130,8 @@ impl Kept {
     /// Gives up the output of the command that ended first; false when there is none to give up.
     pub fn free_oldest(&self) -> bool {
         let mut finished = self.finished.borrow_mut();
-        let Some(at) = finished.iter().position(|command| command.journal.forget("room was needed")) else {
+        let now = Instant::now();
+        let Some(at) = finished.iter().position(|command| command.journal.forget("room was needed", now)) else {
             return false;
         };
         finished.remove(at);
@@ -145,6 +146,7 @@ impl Kept {
         let mut bytes: u64 = finished.iter().map(|command| command.journal.kept_bytes()).sum();
         let disk = finished.back().and_then(|command| command.journal.file_system_bytes());
         let max_bytes = disk.map_or(MAX_KEPT_BYTES, |disk| MAX_KEPT_BYTES.min(disk / KEPT_PART_OF_DISK));
+        let now = Instant::now();
         finished.retain(|command| {
             let (count, max) = match is_background(command) {
                 true => (&mut background, MAX_KEPT_BACKGROUND),
@@ -152,7 +154,7 @@ impl Kept {
             };
             let held = command.journal.kept_bytes();
             let must_go = *count > max || bytes > max_bytes || is_expired(command, now_ms);
-            if !must_go || !command.journal.forget("it was kept as long as there was room") {
+            if !must_go || !command.journal.forget("it was kept as long as there was room", now) {
                 return true;
             }
             *count -= 1;

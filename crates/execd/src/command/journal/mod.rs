@@ -23,6 +23,7 @@ pub use storage::Limits;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use protocol::execd::output::{Overflow, StreamName};
 use tokio::sync::Notify;
@@ -34,6 +35,9 @@ use storage::{Stop, Storage, Written};
 
 /// Room that is held back while the process runs: its pipes (256 KiB each) and the buffer in flight.
 const RESERVE_BYTES: u64 = 1024 * 1024;
+
+/// A reader that was cut off before the end finds what it has not got for so long, whoever needs the room.
+const RETURN_WITHIN: Duration = Duration::from_secs(60);
 
 /// Frees room that finished runs hold; false when there is none.
 pub type FreeRoom = dyn Fn() -> bool;
@@ -61,6 +65,8 @@ struct Inner {
     /// Bytes below it were delivered to every reader that was there; they may still be lost on their way.
     delivered: u64,
     readers: Vec<Weak<Cell<u64>>>,
+    /// When the last reader left that had not got everything.
+    left: Option<Instant>,
     index: Index,
     waiting: bool,
     /// Where the writer had to wait for the first time.
@@ -117,6 +123,7 @@ impl Journal {
             released: 0,
             delivered: 0,
             readers: Vec::new(),
+            left: None,
             index,
             waiting: false,
             first_wait: None,
@@ -192,10 +199,13 @@ impl Journal {
         self.grown.notify_waiters();
     }
 
-    /// Gives up the bytes and their file; false while somebody reads them.
-    pub fn forget(&self, why: &str) -> bool {
+    /// Gives up the bytes and their file; false while somebody reads them, or may come back to.
+    pub fn forget(&self, why: &str, now: Instant) -> bool {
         let mut inner = self.inner.borrow_mut();
         if inner.readers.iter().any(|reader| reader.strong_count() > 0) {
+            return false;
+        }
+        if inner.left.is_some_and(|left| now.saturating_duration_since(left) < RETURN_WITHIN) {
             return false;
         }
         if inner.storage.take().is_some() {

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
+use std::time::Instant;
 
 use protocol::execd::output::StreamName;
 
@@ -264,7 +265,12 @@ impl Follower {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.delivered.set(u64::MAX);
+        let delivered = self.delivered.replace(u64::MAX);
+        let mut inner = self.journal.inner.borrow_mut();
+        if !inner.closed || delivered < inner.next {
+            inner.left = Some(Instant::now());
+        }
+        drop(inner);
         self.journal.freed.notify_waiters();
     }
 }

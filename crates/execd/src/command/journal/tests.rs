@@ -2,13 +2,13 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use protocol::execd::output::{Overflow, StreamName};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::time::timeout;
 
-use super::{Fetched, Journal, Limits, Reader};
+use super::{Fetched, Journal, Limits, RETURN_WITHIN, Reader};
 use crate::random::Random;
 
 /// Small enough to wrap many times.
@@ -196,14 +196,29 @@ fn an_attached_reader_is_never_overtaken() {
 }
 
 #[test]
+fn what_every_reader_got_may_be_forgotten_at_once() {
+    run(async {
+        let journal = journal(Overflow::Wait);
+        append(&journal, StreamName::Stdout, b"abc").await;
+        journal.close();
+        let mut reader = journal.reader(0);
+        read(&mut reader, 100).await;
+        drop(reader);
+        assert!(journal.forget("expired", Instant::now()));
+    });
+}
+
+#[test]
 fn a_forgotten_journal_says_what_is_lost_and_why() {
     run(async {
         let journal = journal(Overflow::Wait);
         append(&journal, StreamName::Stdout, b"abc").await;
         let reader = journal.reader(0);
-        assert!(!journal.forget("expired"), "somebody reads it");
+        let much_later = Instant::now() + 2 * RETURN_WITHIN;
+        assert!(!journal.forget("expired", much_later), "somebody reads it");
         drop(reader);
-        assert!(journal.forget("expired"));
+        assert!(!journal.forget("expired", Instant::now()), "the reader has not got it all and may come back");
+        assert!(journal.forget("expired", much_later));
         assert_eq!(journal.kept_bytes(), 0);
         let (bytes, lost) = read(&mut journal.reader(0), 10).await;
         assert_eq!((bytes.len(), lost), (0, vec![(0, 3)]));
