@@ -203,6 +203,23 @@ fn a_signal_is_told_and_the_next_client_gets_a_new_shell_after_the_old_output() 
 }
 
 #[test]
+fn a_client_that_comes_back_gets_the_end_it_missed_and_no_second_shell() {
+    let daemon = Daemon::start();
+    let id = create(&daemon.target(), &json!({"command": "echo once; read line; exit 9"}));
+    let (mut terminal, _) = Terminal::connect(&daemon.target(), &id, "resume=1");
+    terminal.until("once\r\n");
+    terminal.type_in("\n");
+    drop(terminal);
+    eventually("it has ended", || status(&daemon.target(), &id)["running"] == false);
+    for (query, rest) in [("resume=1&since=0", "once\r\n\r\n"), ("resume=1&since=6", "\r\n"), ("resume=1&since=8", "")]
+    {
+        let (seen, exit) = Terminal::attach(&daemon.target(), &id, query).until_exit();
+        assert_eq!((seen.text().as_str(), &exit["exit_code"]), (rest, &json!(9)), "{query}");
+    }
+    assert_eq!(status(&daemon.target(), &id)["output_offset"], 8);
+}
+
+#[test]
 fn one_client_holds_a_terminal_and_another_may_take_it_over() {
     let daemon = Daemon::start();
     let (id, mut first) = shell(&daemon);

@@ -45,8 +45,10 @@ pub struct Attach {
     pub since: u64,
     /// How a shell is connected that is started for it.
     pub mode: Mode,
-    /// Size of a terminal that is started for it.
+    /// Size of its terminal, where it tells one.
     pub size: Option<Size>,
+    /// It comes back: a shell is started only if there never was one, else it gets the last one's end.
+    pub resume: bool,
 }
 
 /// What a client is told besides output.
@@ -181,7 +183,7 @@ impl Client {
                     self.input(&run, Input::Bytes(chunk.to_vec())).await;
                 }
             }
-            Wish::Eof => self.input(&run, Input::Eof).await,
+            Wish::Eof => drop(run.input(Input::Eof).await), // an end that comes twice is one
             Wish::Signal(signal) => run.signal(signal),
             Wish::Resize { cols, rows } => run.resize(Size { cols, rows }),
             Wish::Ping | Wish::Refused(_) | Wish::Nothing => {}
@@ -296,6 +298,15 @@ impl Client {
         let terminal = self.seat.terminal();
         if self.seat.is_viewer() {
             *self.run.borrow_mut() = terminal.live_run();
+            return Ok(());
+        }
+        if attach.resume
+            && let Some(run) = terminal.last_run()
+        {
+            if let Some(size) = attach.size {
+                run.resize(size);
+            }
+            *self.run.borrow_mut() = Some(run);
             return Ok(());
         }
         match terminal.ensure_run(daemon, attach.mode, attach.size.unwrap_or(super::shell::DEFAULT_SIZE)) {

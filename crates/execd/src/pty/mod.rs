@@ -168,6 +168,7 @@ pub fn attach(daemon: Rc<Daemon>, id: &str, request: Request<Incoming>, query: &
         since: number(query, "since")?.unwrap_or(0),
         mode: if query.get("pty") == Some("0") { Mode::Pipe } else { Mode::Pty },
         size: size(query)?,
+        resume: query.get("resume") == Some("1"),
     };
     let is_viewer = match query.get("mode") {
         None | Some("" | "writer") => false,

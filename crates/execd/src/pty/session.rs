@@ -164,6 +164,11 @@ impl Terminal {
         self.run.borrow().as_ref().filter(|run| run.ended.get().is_none()).map(Rc::clone)
     }
 
+    /// The shell that runs, or ran last.
+    pub fn last_run(&self) -> Option<Rc<Run>> {
+        self.run.borrow().clone()
+    }
+
     /// The shell; started when none runs.
     ///
     /// # Errors
