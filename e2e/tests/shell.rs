@@ -101,7 +101,7 @@ impl Terminal {
 
     /// Waits until the program has taken the terminal.
     fn prompt(&mut self) {
-        self.until("$ ");
+        self.until("# ");
     }
 }
 
@@ -116,7 +116,11 @@ fn settings(terminal: impl AsFd) -> String {
     let settings = tcgetattr(terminal).expect("a terminal");
     format!(
         "{:?} {:?} {:?} {:?} {:?}",
-        settings.input_modes, settings.output_modes, settings.control_modes, settings.local_modes, settings.special_codes
+        settings.input_modes,
+        settings.output_modes,
+        settings.control_modes,
+        settings.local_modes,
+        settings.special_codes
     )
 }
 
@@ -226,10 +230,16 @@ fn a_cut_connection_is_taken_up_and_nothing_is_shown_twice() {
     shown += &rest;
     assert_eq!(status.code(), Some(5), "{rest}");
     let notes = |line: &&str| line.starts_with("[osb: ") || line.is_empty();
-    let lines: Vec<&str> = shown.split("\r\n").map(|line| line.trim_matches('\r')).filter(|line| !notes(line)).collect();
+    let lines: Vec<&str> =
+        shown.split("\r\n").map(|line| line.trim_matches('\r')).filter(|line| !notes(line)).collect();
     let expected: Vec<String> = (1..=4000).map(|number| format!("n{number}")).collect();
     let same = lines.iter().zip(&expected).take_while(|(line, expected)| *line == expected).count();
-    assert_eq!((same, lines.len()), (4000, 4000), "at {:?}", &lines[same.saturating_sub(2)..(same + 3).min(lines.len())]);
+    assert_eq!(
+        (same, lines.len()),
+        (4000, 4000),
+        "at {:?}",
+        &lines[same.saturating_sub(2)..(same + 3).min(lines.len())]
+    );
 }
 
 #[test]
@@ -241,7 +251,8 @@ fn an_end_that_was_missed_is_told_and_nothing_runs_twice() {
     terminal.until("running\r\n");
     terminal.signal(Signal::STOP); // it cannot come back before the end
     relay.cut();
-    let go = server.osb(&["command", "run", &id, "--", "touch /tmp/go; sleep 0.3; cat /tmp/runs"]).output().expect("runs");
+    let go =
+        server.osb(&["command", "run", &id, "--", "touch /tmp/go; sleep 0.3; cat /tmp/runs"]).output().expect("runs");
     assert_eq!(String::from_utf8_lossy(&go.stdout), "running\n");
     terminal.signal(Signal::CONT);
     let (status, rest) = terminal.end();
@@ -340,8 +351,7 @@ fn a_pipe_is_no_terminal_and_works_as_one_where_it_may() {
     let refused = server.osb(&["run", "-it", "--", "bash"]).output().expect("runs");
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("not a terminal"));
-    let mut child =
-        server.osb(&["shell", &id]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+    let mut child = server.osb(&["shell", &id]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
     child.stdin.take().expect("piped").write_all(b"echo from a pipe; exit 3\n").expect("taken");
     let mut text = String::new();
     child.stdout.take().expect("piped").read_to_string(&mut text).expect("text");
