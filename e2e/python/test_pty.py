@@ -22,7 +22,7 @@ class Terminal:
             for name, value in execd.headers.items()
             if name.lower().startswith(("x-", "open-sandbox"))
         }
-        self.socket = connect(
+        self.connecting = connect(
             f"{base}/pty/{session}/ws?{words}",
             additional_headers=headers,
             open_timeout=PATIENCE,
@@ -32,10 +32,11 @@ class Terminal:
         self.out, self.err, self.replays, self.texts = b"", b"", [], []
 
     def __enter__(self):
+        self.socket = self.connecting.__enter__()
         return self
 
-    def __exit__(self, *_):
-        self.socket.close()
+    def __exit__(self, *why):
+        self.connecting.__exit__(*why)
 
     def step(self):
         message = self.socket.recv(timeout=PATIENCE)
@@ -128,7 +129,7 @@ def test_takeover_viewers_and_conflict(execd):
     session = create(execd)
     with Terminal(execd, session) as first, Terminal(execd, session, mode="viewer") as viewer:
         with pytest.raises(InvalidStatus) as refused:
-            Terminal(execd, session)
+            Terminal(execd, session).__enter__()
         assert refused.value.response.status_code == 409
         first.type("here=1\n")
         with Terminal(execd, session, takeover=1) as second:
@@ -148,3 +149,16 @@ def test_ex_026_deleted_sessions_tell_their_clients_and_are_gone(execd):
     assert '"stdout"' not in left, left
     assert execd.get(f"/pty/{session}").status_code == 404
     assert execd.delete(f"/pty/{session}").status_code == 404
+
+
+def test_what_cannot_be_is_refused(execd):
+    assert execd.post("/pty", content=b"{").status_code == 400
+    assert execd.post("/pty", json={"cwd": "/proc/none"}).status_code == 400
+    session = create(execd)
+    with pytest.raises(InvalidStatus) as refused:
+        Terminal(execd, session, since="x").__enter__()
+    assert refused.value.response.status_code == 400
+    assert execd.get(f"/pty/{session}/ws").status_code == 426
+    with pytest.raises(InvalidStatus) as refused:
+        Terminal(execd, "none").__enter__()
+    assert refused.value.response.status_code == 404
