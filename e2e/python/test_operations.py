@@ -298,7 +298,6 @@ def test_metrics_operations(raw_sandbox):
     [
         ("POST", "/code/context"),
         ("GET", "/code/contexts"),
-        ("POST", "/pty"),
     ],
 )
 def test_later_features_of_the_daemon_say_so(raw_sandbox, method, path):

@@ -80,7 +80,10 @@ pub fn parse(args: impl Iterator<Item = OsString>, env: &Environment) -> Result<
 }
 
 /// A duration as Go writes it: `1s`, `500ms`, `1m30s`.
-fn duration(text: &str) -> Result<Duration, String> {
+///
+/// # Errors
+/// What is wrong, for people.
+pub fn duration(text: &str) -> Result<Duration, String> {
     let malformed = || format!("duration {text:?} is not like 500ms, 2s or 1m30s");
     let mut rest = text;
     let mut total = Duration::ZERO;

@@ -15,6 +15,7 @@ use crate::environment::{self, DEFAULT_ENV_FILE, DEFAULT_PATH, Environment, Path
 use crate::files;
 use crate::identity::Accounts;
 use crate::metrics::Sampler;
+use crate::pty::Terminals;
 use crate::reaper::Reaper;
 use crate::resources::Counters;
 use crate::session::Sessions;
@@ -57,6 +58,8 @@ pub struct Daemon {
     pub commands: Commands,
     /// Sessions by id.
     pub sessions: Sessions,
+    /// Terminals by id.
+    pub terminals: Terminals,
     /// The owner of `wait`.
     pub reaper: Rc<Reaper>,
     /// What of the sandbox's resources ran out.
@@ -87,6 +90,7 @@ impl Daemon {
         if let Some(id) = settings.sandbox_id {
             env.insert("OPENSANDBOX_ID".into(), id);
         }
+        let terminals = Terminals::new(&env);
         Ok(Self {
             token: settings.token.filter(|token| !token.is_empty()),
             paths: Arc::new(Paths { env, cwd: settings.cwd }),
@@ -94,6 +98,7 @@ impl Daemon {
             null: null_input()?,
             commands: Commands::default(),
             sessions: Sessions::default(),
+            terminals,
             reaper: Rc::new(Reaper::default()),
             counters: Counters::find(),
             file_workers: files::Workers::default(),

@@ -24,6 +24,7 @@ mod identity;
 mod init;
 mod metrics;
 mod procfs;
+mod pty;
 #[cfg(test)]
 mod random;
 mod reaper;

@@ -33,7 +33,7 @@ const KILL_WAIT: Duration = Duration::from_secs(5);
 /// Asks the tree to end, waits for that, and kills what is left; false when even that did not help in time.
 pub async fn end(process: &Process, tag: u64, grace: Duration) -> bool {
     let Some(_hold) = process.hold() else { return true };
-    let mut outsiders = find(process.pid(), tag).await;
+    let mut outsiders = find(Some(process.pid()), tag).await;
     let signal_all = |outsiders: &[Outsider], signal| {
         process.signal_group(signal);
         outsiders.iter().for_each(|outsider| outsider.signal(signal));
@@ -62,7 +62,7 @@ pub async fn kill(process: &Process, tag: u64) -> bool {
     let deadline = Instant::now() + KILL_WAIT;
     loop {
         process.signal_group(Signal::KILL);
-        let outsiders = find(process.pid(), tag).await;
+        let outsiders = find(Some(process.pid()), tag).await;
         outsiders.iter().for_each(|outsider| outsider.signal(Signal::KILL));
         if timeout(LOOK_EVERY, process.wait()).await.is_ok() && outsiders.is_empty() {
             return true;
@@ -70,6 +70,22 @@ pub async fn kill(process: &Process, tag: u64) -> bool {
         if Instant::now() >= deadline {
             return false;
         }
+    }
+}
+
+/// Kills what carries a tag, whether or not its leader still lives; false when that takes too long.
+pub async fn kill_tagged(tag: u64) -> bool {
+    let deadline = Instant::now() + KILL_WAIT;
+    loop {
+        let found = find(None, tag).await;
+        if found.is_empty() {
+            return true;
+        }
+        found.iter().for_each(|one| one.signal(Signal::KILL));
+        if Instant::now() >= deadline {
+            return false;
+        }
+        sleep(LOOK_EVERY).await;
     }
 }
 
@@ -89,18 +105,18 @@ impl Outsider {
 }
 
 /// Looks for members outside the group, on a worker thread: it reads a file or two of every process.
-async fn find(leader: Pid, tag: u64) -> Vec<Outsider> {
+async fn find(leader: Option<Pid>, tag: u64) -> Vec<Outsider> {
     blocking::run(move || outsiders(leader, tag)).await.unwrap_or_default()
 }
 
-fn outsiders(leader: Pid, tag: u64) -> Vec<Outsider> {
+fn outsiders(leader: Option<Pid>, tag: u64) -> Vec<Outsider> {
     let Some(running) = procfs::running() else { return Vec::new() };
     let running: Vec<Entry> = running.collect();
-    let group = leader.as_raw_nonzero().get();
+    let group = leader.map(|leader| leader.as_raw_nonzero().get());
     let number = |entry: &Entry| entry.pid.as_raw_nonzero().get();
     let is_tagged = |entry: &Entry| tag_of(entry.pid) == Some(tag);
     let mut members: HashSet<i32> =
-        running.iter().filter(|entry| entry.group == group || is_tagged(entry)).map(number).collect();
+        running.iter().filter(|entry| Some(entry.group) == group || is_tagged(entry)).map(number).collect();
     loop {
         let children = running.iter().filter(|entry| members.contains(&entry.parent)).map(number);
         let new: Vec<i32> = children.filter(|pid| !members.contains(pid)).collect();
@@ -109,7 +125,7 @@ fn outsiders(leader: Pid, tag: u64) -> Vec<Outsider> {
         }
         members.extend(new);
     }
-    let outside = running.iter().filter(|entry| entry.group != group && members.contains(&number(entry)));
+    let outside = running.iter().filter(|entry| Some(entry.group) != group && members.contains(&number(entry)));
     let open = |entry: &Entry| {
         let fd = pidfd_open(entry.pid, PidfdFlags::empty()).ok()?;
         // The descriptor holds whoever has the number now; the second look says that it is still the same one.

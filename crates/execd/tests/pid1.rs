@@ -8,6 +8,7 @@ use protocol::execd::boot::StatusLine;
 use rustix::process::Signal;
 use serde_json::json;
 use support::pid1::{NOBODY, Sandbox, config};
+use support::terminal::{Terminal, create};
 
 #[test]
 fn a_sandbox_is_ready_runs_and_ends_with_its_main_process() {
@@ -226,6 +227,10 @@ fn os_046_a_deleted_tmp_is_no_loss() {
     );
     assert_eq!(upload.status, 200, "{}", upload.text());
     assert_eq!(target.get("/files/download?path=/tmp/new/file").ok().text(), "hello");
+    let terminal = create(&target, &json!({"command": "tty; echo still here"}));
+    let (seen, exit) = Terminal::attach(&target, &terminal, "").until_exit();
+    assert!(seen.text().starts_with("/dev/pts/") && seen.text().ends_with("still here\r\n"), "{}", seen.text());
+    assert_eq!(exit["exit_code"], 0);
 }
 
 #[test]

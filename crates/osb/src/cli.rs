@@ -10,6 +10,7 @@ use crate::commands::file::FileCommand;
 use crate::commands::image::ImageCommand;
 use crate::commands::run::RunArgs;
 use crate::commands::sandbox::SandboxCommand;
+use crate::commands::shell::ShellArgs;
 use crate::output::Format;
 use crate::server_cmd::ServerArgs;
 
@@ -89,6 +90,8 @@ pub enum Command {
     /// Run commands in a sandbox, in front or in the background
     #[command(subcommand, visible_alias = "cmd")]
     Command(CommandCommand),
+    /// Open a terminal in a sandbox
+    Shell(ShellArgs),
     /// Read, write and copy files of a sandbox
     #[command(subcommand)]
     File(FileCommand),

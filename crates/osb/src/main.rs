@@ -22,7 +22,7 @@ mod units;
 
 use cli::{Cli, Command, Global};
 use commands::signals::Signals;
-use commands::{Context, Outcome, command, config, doctor, file, image, run, sandbox};
+use commands::{Context, Outcome, command, config, doctor, file, image, run, sandbox, shell};
 use failure::Failure;
 use output::{Format, Printer};
 use settings::Settings;
@@ -108,6 +108,7 @@ async fn dispatch(command: &Command, ctx: &Context) -> Outcome {
         Command::Run(args) => run::run(ctx, args).await,
         Command::Sandbox(command) => sandbox::run(ctx, command).await,
         Command::Command(command) => command::run(ctx, command).await,
+        Command::Shell(args) => shell::run(ctx, args).await,
         Command::File(command) => interruptible(file::run(ctx, command)).await,
         Command::Image(command) => interruptible(image::run(ctx, command)).await,
         Command::Config(command) => config::run(ctx, command),

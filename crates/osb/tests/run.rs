@@ -52,7 +52,8 @@ fn what_could_not_be_run_is_125_and_leaves_nothing() {
 #[test]
 fn every_flag_reaches_the_server() {
     let server = Server::start();
-    let words = "run -i alpine -e A=1 -e B=x=y --memory 64Mi --cpu 0.5 --disk 1Gi --pids 9 -m team=blue --name n --";
+    let words =
+        "run --image alpine -e A=1 -e B=x=y --memory 64Mi --cpu 0.5 --disk 1Gi --pids 9 -m team=blue --name n --";
     let words: Vec<_> = words.split(' ').chain(["true"]).collect();
     assert_eq!(server.run(&words).code, Some(0));
     let body: Value = serde_json::from_str(&server.bodies("POST", "/v1/sandboxes")[0]).expect("JSON");

@@ -102,6 +102,7 @@ pub async fn run(options: Options) -> Result<()> {
         "output" => row::output::run,
         "transfer" => row::transfer::run,
         "proxy" => row::proxy::run,
+        "terminal" => row::terminal::run,
         "memory" => row::memory::run,
         "alive" => row::alive::run,
     }

@@ -134,9 +134,13 @@ fn start(daemon: &Rc<Daemon>, launch: Launch<'_>, stdout: &OwnedFd, stderr: &Own
     let tag = id::tag();
     let oom_kills = daemon.counters.oom_kills();
     let start = match &launch.plan {
-        Ok(plan) => {
-            start_process(daemon, plan, Extra { descriptor: launch.descriptor, tag: Some(tag) }, stdout, stderr)
-        }
+        Ok(plan) => start_process(
+            daemon,
+            plan,
+            Extra { descriptor: launch.descriptor, tag: Some(tag), ..Extra::default() },
+            stdout,
+            stderr,
+        ),
         Err(why) => Start::Failed(why.clone()),
     };
     let kept = Rc::clone(daemon.commands.kept());

@@ -6,6 +6,7 @@ mod proxy;
 mod query;
 mod route;
 mod tunnel;
+pub mod websocket;
 
 pub use answer::{Answer, Body, ByteSender, empty, json, not_found, refuse, stream, text};
 pub use listen::{Listener, connection, serve};

@@ -10,7 +10,7 @@ use protocol::headers;
 use super::{Answer, Query, proxy, refuse, tunnel};
 use crate::daemon::Daemon;
 use crate::error::{ApiError, Result};
-use crate::{command, files, metrics, session};
+use crate::{command, files, metrics, pty, session};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static(headers::REQUEST_ID);
 
@@ -60,6 +60,12 @@ async fn dispatch(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answ
         (&Method::POST, ["session", id, "run"]) => session::run(daemon, id, request).await,
         (&Method::DELETE, ["session", id]) => session::delete(daemon, id).await,
 
+        (&Method::POST, ["pty"]) => pty::create(daemon, request).await,
+        (&Method::GET, ["v1", "pty"]) => Ok(pty::list(&daemon)),
+        (&Method::GET, ["pty", id]) => pty::status(&daemon, id),
+        (&Method::DELETE, ["pty", id]) => pty::delete(&daemon, id).await,
+        (&Method::GET, ["pty", id, "ws"]) => pty::attach(daemon, id, request, &query),
+
         (_, ["files" | "directories", ..]) => files::route(daemon.paths(), &path, request).await,
         (_, ["v1", "archive"]) => files::route(daemon.paths(), "/archive", request).await,
         (&Method::GET, ["v1", "files", "watch"]) => files::watch(daemon, request).await,
@@ -79,7 +85,6 @@ async fn dispatch(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answ
         (&Method::GET, ["v1", "isolated", "capabilities"]) => Ok(isolated_capabilities()),
         // The rooms of a later issue; a client learns at once that they are empty.
         (_, ["code", ..]) => not_yet("code contexts"),
-        (_, ["pty", ..]) => not_yet("terminals"),
         (_, ["v1", "isolated", ..]) => not_yet("isolated sessions"),
         _ => Ok(super::not_found()),
     }

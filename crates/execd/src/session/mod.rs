@@ -94,12 +94,19 @@ pub async fn create(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<An
     Ok(json(StatusCode::OK, &CreatedSession { session_id }))
 }
 
-fn expand_cwd(cwd: &str, env: &crate::environment::Environment, base: &str) -> Result<String> {
+/// Expands a directory of a request.
+///
+/// # Errors
+/// 400 naming `cwd`.
+pub fn expand_cwd(cwd: &str, env: &crate::environment::Environment, base: &str) -> Result<String> {
     expand_path(cwd, env, base).map_err(|error| ApiError::body(error.message).context("cwd"))
 }
 
 /// Makes the directory and its parents where they are missing; new ones belong to the sandbox's user.
-fn make_directory(daemon: &Daemon, cwd: &str) -> Result<String> {
+///
+/// # Errors
+/// 400 naming `cwd`.
+pub fn make_directory(daemon: &Daemon, cwd: &str) -> Result<String> {
     let failed = |error: std::io::Error| ApiError::body(format!("cwd: make {cwd}: {}", system_text(&error)));
     let missing: Vec<&Path> =
         Path::new(cwd).ancestors().take_while(|path| fs::symlink_metadata(path).is_err()).collect();

@@ -25,6 +25,8 @@ pub struct Context {
     /// Placed as [`EXTRA_FD`]; negative for none.
     pub extra: c_int,
     pub tag: Option<libc::rlimit>,
+    /// Leads a session whose terminal is descriptor 0.
+    pub terminal: bool,
     pub open_files: Option<libc::rlimit>,
     pub failed_step: c_int,
     pub failed_errno: c_int,
@@ -59,8 +61,8 @@ pub extern "C" fn main(context: *mut c_void) -> c_int {
 /// Returns only when something failed.
 fn run(context: &Context) -> (Step, c_int) {
     reset_signals();
-    // SAFETY: changes this process alone.
-    if unsafe { libc::setpgid(0, 0) } != 0 {
+    // SAFETY: changes this process alone; a session leads its group too.
+    if unsafe { if context.terminal { libc::setsid() } else { libc::setpgid(0, 0) } } < 0 {
         return (Step::Group, errno());
     }
     raise_oom_score();
@@ -86,6 +88,10 @@ fn run(context: &Context) -> (Step, c_int) {
         if *source >= 0 && unsafe { libc::dup2(*source, target as c_int) } < 0 {
             return (Step::Stdio, errno());
         }
+    }
+    // SAFETY: takes a number; the session was made above and has no terminal yet.
+    if context.terminal && unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } != 0 {
+        return (Step::Stdio, errno());
     }
     let first_private = if context.extra < 0 { EXTRA_FD } else { EXTRA_FD + 1 };
     if context.extra >= 0 && !place_extra(context.extra) {

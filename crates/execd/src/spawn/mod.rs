@@ -5,7 +5,7 @@
 //! calling thread until it has exec'd or failed (`CLONE_VM | CLONE_VFORK`): no page table is copied, and
 //! an error comes back through that memory. The child allocates nothing, takes no lock and logs nothing.
 //!
-//! What a child gets: its own process group, default signal handlers, an empty signal mask, the three
+//! What a child gets: its own process group (or session, with a terminal), default signal handlers, an empty signal mask, the three
 //! standard descriptors and at most one more, a higher OOM score than execd, and its identity set last.
 
 #![allow(unsafe_code, reason = "clone, exec, inherited descriptors and the heap's trim have no safe interface")]
@@ -69,6 +69,8 @@ pub struct Extra<'a> {
     /// A number that all its descendants inherit, by which they are found again wherever they went: see
     /// [`crate::tree`]. It is kept as a limit that means nothing (realtime processor time, in microseconds).
     pub tag: Option<u64>,
+    /// Whether it leads a session of its own, whose controlling terminal is its descriptor 0.
+    pub terminal: bool,
 }
 
 /// The step at which a child failed.
@@ -169,6 +171,7 @@ pub fn spawn_with(plan: &Plan, stdio: &Stdio<'_>, extra: Extra<'_>) -> Result<Pi
         stdio: stdio.fds.each_ref().map(|fd| fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)),
         extra: extra.descriptor.as_ref().map_or(-1, AsRawFd::as_raw_fd),
         tag: extra.tag.map(|tag| libc::rlimit { rlim_cur: tag, rlim_max: tag }),
+        terminal: extra.terminal,
         open_files: inherited::open_file_limit(),
         failed_step: 0,
         failed_errno: 0,

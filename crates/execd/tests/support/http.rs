@@ -122,6 +122,16 @@ impl Connection {
         Self { stream: BufReader::with_capacity(256 * 1024, stream), token: token.clone() }
     }
 
+    /// Lets the system hold only a little of what comes and is not read.
+    pub fn takes_little(&self) {
+        const BYTES: usize = 64 * 1024;
+        match self.stream.get_ref() {
+            Stream::Tcp(stream) => rustix::net::sockopt::set_socket_recv_buffer_size(stream, BYTES),
+            Stream::Unix(stream) => rustix::net::sockopt::set_socket_recv_buffer_size(stream, BYTES),
+        }
+        .expect("a smaller buffer");
+    }
+
     /// Sends a request with a body of known length.
     pub fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
         self.send_head(method, path, headers, &format!("Content-Length: {}\r\n", body.len()));

@@ -8,6 +8,7 @@ pub mod events;
 pub mod files;
 pub mod http;
 pub mod pid1;
+pub mod terminal;
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;

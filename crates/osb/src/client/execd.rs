@@ -20,7 +20,7 @@ const INTERRUPT_PATIENCE: Duration = Duration::from_secs(15);
 /// The daemon inside one sandbox.
 #[derive(Clone)]
 pub struct Execd {
-    client: Client,
+    pub(super) client: Client,
     base: String,
     headers: HeaderMap,
 }
@@ -30,7 +30,7 @@ impl Execd {
         Self { client, base, headers }
     }
 
-    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+    pub(super) fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.client.http.request(method, format!("{}{path}", self.base)).headers(self.headers.clone())
     }
 

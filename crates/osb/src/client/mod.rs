@@ -20,6 +20,7 @@ pub mod execd;
 pub mod images;
 pub mod sandboxes;
 pub mod stream;
+pub mod terminal;
 
 /// Largest JSON answer that is read, in bytes: a page of 200 sandboxes is below one mebibyte, a listing of a
 /// directory with 100,000 entries below 32.
@@ -146,7 +147,8 @@ impl Client {
                 request_id(&answer).unwrap_or_default()
             );
         }
-        if answer.status().is_success() { Ok(answer) } else { Err(refusal(answer, &label, self.key.is_some()).await) }
+        let is_success = answer.status().is_success() || answer.status() == StatusCode::SWITCHING_PROTOCOLS;
+        if is_success { Ok(answer) } else { Err(refusal(answer, &label, self.key.is_some()).await) }
     }
 
     /// Sends a request and reads its JSON answer.

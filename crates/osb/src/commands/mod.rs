@@ -20,6 +20,7 @@ pub mod file;
 pub mod image;
 pub mod run;
 pub mod sandbox;
+pub mod shell;
 pub mod signals;
 pub mod transfer;
 

@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use clap::Args;
 use protocol::execd::command::RunCommand;
+use protocol::execd::pty::CreateTerminal;
 use protocol::lifecycle::{CreateSandboxRequest, ImageSpec};
 
 use super::exec::{self, Captured, EXIT_NOT_RUN, End};
+use super::shell::{self, Terms};
 use super::signals::Signals;
 use super::{Context, Outcome, Progress};
 use crate::client::Client;
@@ -31,17 +33,26 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait for the sandbox; a large image over a slow line takes this long.
 const READY_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// How long a dropped connection to the command's terminal is taken up again.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Arguments of `osb run`.
 #[derive(Args, Debug)]
 #[command(
     after_help = "The exit code is the command's own; 128+n when signal n ended it, 127 when there is no such program,\n\
-125 when it could not be run at all. Standard input is not passed on.\n\n\
-Examples:\n  osb run -- python3 -c 'print(6*7)'\n  osb run --image alpine --memory 256Mi --timeout 1m -- sh -c 'cat /etc/os-release'\n  \
+125 when it could not be run at all. Standard input is passed on with -i only. With -it, Enter ~ . ends everything.\n\n\
+Examples:\n  osb run -it -- bash\n  osb run -- python3 -c 'print(6*7)'\n  osb run --image alpine --memory 256Mi --timeout 1m -- sh -c 'cat /etc/os-release'\n  \
 osb run -e GREETING=hello --keep -- sh -c 'echo $GREETING > /tmp/file'"
 )]
 pub struct RunArgs {
-    /// Image: a name to pull, or `host` for this machine's own programs
+    /// Pass standard input on
     #[arg(short, long)]
+    interactive: bool,
+    /// Give the command a terminal; with -i it is this one
+    #[arg(short, long)]
+    tty: bool,
+    /// Image: a name to pull, or `host` for this machine's own programs
+    #[arg(long)]
     image: Option<String>,
     /// Environment variable; may be repeated
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = units::parse_pair)]
@@ -62,7 +73,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "COUNT")]
     pids: Option<u32>,
     /// End the command after this time, for example 90, 10m or none
-    #[arg(short, long, value_name = "DURATION", value_parser = units::parse_limit, default_value = "none")]
+    #[arg(long, value_name = "DURATION", value_parser = units::parse_limit, default_value = "none")]
     timeout: Limit,
     /// Label of the sandbox; may be repeated
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = units::parse_pair)]
@@ -89,6 +100,12 @@ pub async fn run(ctx: &Context, args: &RunArgs) -> Outcome {
 }
 
 async fn in_sandbox(ctx: &Context, args: &RunArgs) -> Outcome {
+    if args.interactive || args.tty {
+        shell::refuse_documents(&ctx.printer, "run")?;
+    }
+    if args.tty {
+        shell::require_terminal()?;
+    }
     let mut signals = Signals::listen()?;
     let server = Server::choose(ctx, args.keep).await?;
     let outcome = with_server(ctx, args, &server.client, &mut signals).await;
@@ -127,6 +144,15 @@ async fn command_in(
             return Ok((End { exit: 128 + signal, signal: Some(signal), ..End::default() }, Captured::default()));
         }
     };
+    if args.interactive || args.tty {
+        let outcome = terminal_in(ctx, args, &execd, signals).await;
+        return match outcome {
+            Err(failure) if failure.exit == crate::failure::EXIT_FAILURE => {
+                Err(why_it_broke(client, id, failure).await)
+            }
+            outcome => outcome.map(|end| (end, Captured::default())),
+        };
+    }
     let command = RunCommand {
         argv: Some(args.argv.clone()),
         cwd: args.cwd.clone(),
@@ -142,6 +168,27 @@ async fn command_in(
             Err(why_it_broke(client, id, failure).await)
         }
         other => other,
+    }
+}
+
+/// Runs the command with standard input, on a terminal or on pipes.
+async fn terminal_in(ctx: &Context, args: &RunArgs, execd: &Execd, signals: &mut Signals) -> Result<End, Failure> {
+    let body = CreateTerminal { cwd: args.cwd.clone(), command: Some(shell::exec_words(&args.argv)) };
+    let id = execd.create_terminal(&body).await?;
+    let terms = Terms { tty: args.tty, input: args.interactive, may_detach: false, reconnect: Some(RECONNECT_TIMEOUT) };
+    let used = shell::use_terminal(execd, &id, 0, &terms, signals, &ctx.printer);
+    let Limit::After(limit) = args.timeout else {
+        return Ok(used.await?.unwrap_or_default());
+    };
+    match tokio::time::timeout(limit, used).await {
+        Ok(end) => Ok(end?.unwrap_or_default()),
+        // The sandbox is removed next, and the command with it.
+        Err(_) => Ok(End {
+            exit: 128 + 9,
+            signal: Some(9),
+            message: Some(format!("the time limit of {limit:?} was reached")),
+            ..End::default()
+        }),
     }
 }
 

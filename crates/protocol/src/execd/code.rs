@@ -24,3 +24,5 @@ pub const CONTEXT_NOT_FOUND: &str = "CONTEXT_NOT_FOUND";
 pub const FILESYSTEM_IDENTITY_UNAVAILABLE: &str = "FILESYSTEM_IDENTITY_UNAVAILABLE";
 /// This build or platform cannot do it.
 pub const NOT_SUPPORTED: &str = "NOT_SUPPORTED";
+/// Another client holds the terminal.
+pub const ALREADY_CONNECTED: &str = "ALREADY_CONNECTED";

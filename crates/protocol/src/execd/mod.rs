@@ -7,6 +7,7 @@ pub mod files;
 pub mod header;
 pub mod metrics;
 pub mod output;
+pub mod pty;
 pub mod session;
 pub mod stream;
 pub mod watch;

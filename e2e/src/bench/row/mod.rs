@@ -9,6 +9,7 @@ pub mod memory;
 pub mod output;
 pub mod pause;
 pub mod proxy;
+pub mod terminal;
 pub mod transfer;
 
 use std::time::Instant;
