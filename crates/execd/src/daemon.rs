@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use protocol::execd::boot::BootUser;
 
+use crate::code::{Contexts, Limits};
 use crate::command::Commands;
 use crate::environment::{self, DEFAULT_ENV_FILE, DEFAULT_PATH, Environment, Paths};
 use crate::files;
@@ -57,6 +58,8 @@ pub struct Daemon {
     pub commands: Commands,
     /// Sessions by id.
     pub sessions: Sessions,
+    /// Code contexts.
+    pub contexts: Contexts,
     /// The owner of `wait`.
     pub reaper: Rc<Reaper>,
     /// What of the sandbox's resources ran out.
@@ -87,6 +90,7 @@ impl Daemon {
         if let Some(id) = settings.sandbox_id {
             env.insert("OPENSANDBOX_ID".into(), id);
         }
+        let contexts = Contexts::new(Limits::of(&env));
         Ok(Self {
             token: settings.token.filter(|token| !token.is_empty()),
             paths: Arc::new(Paths { env, cwd: settings.cwd }),
@@ -94,6 +98,7 @@ impl Daemon {
             null: null_input()?,
             commands: Commands::default(),
             sessions: Sessions::default(),
+            contexts,
             reaper: Rc::new(Reaper::default()),
             counters: Counters::find(),
             file_workers: files::Workers::default(),

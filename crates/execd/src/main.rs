@@ -9,6 +9,7 @@
 
 mod blocking;
 mod clock;
+mod code;
 mod command;
 mod config;
 mod daemon;

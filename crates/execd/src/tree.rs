@@ -73,6 +73,23 @@ pub async fn kill(process: &Process, tag: u64) -> bool {
     }
 }
 
+/// Kills what carries a tag and what descends from it, until nothing of it is found any more; for trees whose first
+/// process has been reaped. False when that takes too long.
+pub async fn kill_tagged(tag: u64) -> bool {
+    let deadline = Instant::now() + KILL_WAIT;
+    loop {
+        let found = blocking::run(move || tagged(tag)).await.unwrap_or_default();
+        if found.is_empty() {
+            return true;
+        }
+        found.iter().for_each(|member| member.signal(Signal::KILL));
+        if Instant::now() >= deadline {
+            return false;
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
 /// A process of the tree that is not in its group.
 struct Outsider(OwnedFd);
 
@@ -94,13 +111,21 @@ async fn find(leader: Pid, tag: u64) -> Vec<Outsider> {
 }
 
 fn outsiders(leader: Pid, tag: u64) -> Vec<Outsider> {
+    members_outside(Some(leader.as_raw_nonzero().get()), tag)
+}
+
+fn tagged(tag: u64) -> Vec<Outsider> {
+    members_outside(None, tag)
+}
+
+/// Members that are not in the group; all of them where no group is named.
+fn members_outside(group: Option<i32>, tag: u64) -> Vec<Outsider> {
     let Some(running) = procfs::running() else { return Vec::new() };
     let running: Vec<Entry> = running.collect();
-    let group = leader.as_raw_nonzero().get();
     let number = |entry: &Entry| entry.pid.as_raw_nonzero().get();
     let is_tagged = |entry: &Entry| tag_of(entry.pid) == Some(tag);
     let mut members: HashSet<i32> =
-        running.iter().filter(|entry| entry.group == group || is_tagged(entry)).map(number).collect();
+        running.iter().filter(|entry| Some(entry.group) == group || is_tagged(entry)).map(number).collect();
     loop {
         let children = running.iter().filter(|entry| members.contains(&entry.parent)).map(number);
         let new: Vec<i32> = children.filter(|pid| !members.contains(pid)).collect();
@@ -109,7 +134,7 @@ fn outsiders(leader: Pid, tag: u64) -> Vec<Outsider> {
         }
         members.extend(new);
     }
-    let outside = running.iter().filter(|entry| entry.group != group && members.contains(&number(entry)));
+    let outside = running.iter().filter(|entry| Some(entry.group) != group && members.contains(&number(entry)));
     let open = |entry: &Entry| {
         let fd = pidfd_open(entry.pid, PidfdFlags::empty()).ok()?;
         // The descriptor holds whoever has the number now; the second look says that it is still the same one.

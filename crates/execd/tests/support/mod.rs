@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod code;
 pub mod commands;
 pub mod events;
 pub mod files;
