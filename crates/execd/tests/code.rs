@@ -35,7 +35,10 @@ fn contexts_of_one_language_are_apart_and_runs_without_one_share_theirs() {
     assert_eq!((second.id(), second.result().as_str()), (first.id(), "3"));
     let listed = daemon.get("/code/contexts?language=python").ok().json();
     assert_eq!(listed.as_array().map(Vec::len), Some(3), "{listed}");
-    assert_eq!(daemon.get(&format!("/code/contexts/{}", one.id)).ok().json(), json!({ "id": one.id, "language": "python" }));
+    assert_eq!(
+        daemon.get(&format!("/code/contexts/{}", one.id)).ok().json(),
+        json!({ "id": one.id, "language": "python" })
+    );
 }
 
 #[test]
@@ -65,7 +68,8 @@ fn values_are_shown_in_the_forms_that_they_have() {
     let outputs: Vec<&str> = kinds.into_iter().filter(|kind| *kind == "stdout" || *kind == "result").collect();
     assert_eq!(outputs, ["stdout", "result", "stdout", "result"], "{:?}", ran.events);
     assert!(ran.text("stderr").contains("_repr_svg_ failed: ValueError: no"), "{:?}", ran.events);
-    let ran = python.run("class Bundle:\n  def _repr_mimebundle_(self, include, exclude):\n    return {'a/b': 'c'}, {}\nBundle()");
+    let ran = python
+        .run("class Bundle:\n  def _repr_mimebundle_(self, include, exclude):\n    return {'a/b': 'c'}, {}\nBundle()");
     assert_eq!(ran.results()[0]["a/b"], "c");
 }
 
@@ -80,7 +84,10 @@ fn a_failure_has_its_name_words_and_lines() {
     let error = ran.events.iter().find(|event| event["type"] == "error").expect("an error");
     let traceback = error["error"]["traceback"].as_array().expect("lines");
     let lines: Vec<&str> = traceback.iter().filter_map(Value::as_str).collect();
-    assert_eq!(lines[..3], ["Traceback (most recent call last):", "  File \"<cell 2>\", line 2, in <module>", "    f()"]);
+    assert_eq!(
+        lines[..3],
+        ["Traceback (most recent call last):", "  File \"<cell 2>\", line 2, in <module>", "    f()"]
+    );
     assert!(lines.contains(&"    return 1 / 0"), "{lines:?}");
     assert_eq!(python.run("def broken(:").error_name(), "SyntaxError");
     assert_eq!(python.run("exit(3)").error(), Some(("SystemExit".into(), "3".into())));
@@ -129,7 +136,9 @@ fn what_comes_between_runs_comes_with_the_next_one() {
     let ran = python.run("thread.join(); print('cell')");
     assert_eq!(ran.stdout(), "late\ncell\n");
     assert_eq!(ran.results(), [json!({ "text": "'shown'" })]);
-    let ran = python.run("import os, time\nif os.fork() == 0:\n    time.sleep(0.1); print('child of a fork')\nelse:\n    os.wait()");
+    let ran = python.run(
+        "import os, time\nif os.fork() == 0:\n    time.sleep(0.1); print('child of a fork')\nelse:\n    os.wait()",
+    );
     assert_eq!(ran.stdout(), "child of a fork\n");
     assert_eq!(python.run("1").result(), "1");
 }
@@ -199,7 +208,7 @@ fn a_client_that_asks_for_it_may_leave_its_cell_running() {
     let gate = support::commands::Fifo::new(&daemon, "gate");
     let body = json!({ "context": { "id": python.id }, "code": format!("open({:?}).read(); x = 9", gate.0) });
     let mut connection = daemon.connect();
-    connection.send("POST", "/code", &[("X-OSB-On-Disconnect", "continue")], body.to_string().as_bytes());
+    connection.send("POST", "/code", &[("OpenSandbox-On-Disconnect", "continue")], body.to_string().as_bytes());
     assert_eq!(connection.head().status, 200);
     connection.chunk().expect("init");
     drop(connection);
@@ -223,7 +232,8 @@ fn ex_012_a_dead_interpreter_is_an_error_now_and_a_fresh_one_next() {
     assert_eq!(python.run("os = __import__('os'); os._exit(3)").error_name(), "DeadKernelError");
     wait_until("the end of what the dead interpreter started", || !is_running(child));
     // One that dies between two cells is replaced, too.
-    let pid = python.run("import os, threading\nprint(os.getpid())\nthreading.Timer(0.05, os._exit, [0]).start()").stdout();
+    let pid =
+        python.run("import os, threading\nprint(os.getpid())\nthreading.Timer(0.05, os._exit, [0]).start()").stdout();
     wait_until("the end of the interpreter", || !is_running(support::commands::pid_in(&pid)));
     assert_eq!(python.run("1 + 1").result(), "2");
 }
@@ -262,7 +272,8 @@ fn os_070_contexts_are_many_bounded_and_deleted_by_language() {
         makers.into_iter().map(|maker| maker.join().expect("a context")).collect()
     });
     let pids: Vec<i32> = thread::scope(|scope| {
-        let runs: Vec<_> = contexts.iter().map(|context| scope.spawn(|| context.run("import os; print(os.getpid())"))).collect();
+        let runs: Vec<_> =
+            contexts.iter().map(|context| scope.spawn(|| context.run("import os; print(os.getpid())"))).collect();
         runs.into_iter().map(|run| support::commands::pid_in(&run.join().expect("a run").stdout())).collect()
     });
     daemon.post("/code/context", &json!({ "language": "python" })).refuses(400, "RUNTIME_ERROR", "40 contexts");
@@ -306,7 +317,11 @@ fn mistakes_are_refused_by_name() {
     let post = |path: &str, body: Value| daemon.post(path, &body);
     post("/code/context", json!({})).refuses(400, "INVALID_REQUEST_BODY", "language");
     post("/code/context", json!({ "language": "cobol" })).refuses(400, "NOT_SUPPORTED", "cobol");
-    post("/code", json!({ "code": " \n", "context": { "language": "python" } })).refuses(400, "INVALID_REQUEST_BODY", "code");
+    post("/code", json!({ "code": " \n", "context": { "language": "python" } })).refuses(
+        400,
+        "INVALID_REQUEST_BODY",
+        "code",
+    );
     post("/code", json!({ "code": "1", "context": { "id": "none" } })).refuses(400, "CONTEXT_NOT_FOUND", "none");
     post("/code", json!({ "code": "1", "context": { "language": "cobol" } })).refuses(400, "NOT_SUPPORTED", "cobol");
     let python = Context::new(&daemon, "python");
@@ -332,7 +347,8 @@ fn code_without_a_language_is_a_command() {
     let response = daemon.post("/code", &json!({ "code": "echo $((1 + 2)); exit 4" })).ok();
     let run = support::Run::parse(&response.body);
     assert_eq!((run.stdout().as_str(), run.end().as_str()), ("3\n", "4"));
-    let response = daemon.post("/code", &json!({ "code": "echo late", "context": { "language": "background-command" } })).ok();
+    let response =
+        daemon.post("/code", &json!({ "code": "echo late", "context": { "language": "background-command" } })).ok();
     let id = support::Run::parse(&response.body).id();
     support::commands::wait_until_finished(&daemon, &id);
     assert_eq!(support::commands::logs(&daemon, &id, "").0, "late\n");

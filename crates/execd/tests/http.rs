@@ -92,8 +92,6 @@ fn unknown_routes_are_404_and_rooms_of_later_501() {
         assert_eq!((response.status, response.text().as_str()), (404, "404 page not found"), "{method} {path}");
     }
     let later = [
-        ("POST", "/code"),
-        ("GET", "/code/contexts?language=python"),
         ("POST", "/pty"),
         ("GET", "/pty/x/ws"),
         ("POST", "/v1/isolated/session"),

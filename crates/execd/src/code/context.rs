@@ -14,8 +14,8 @@ use super::events::Events;
 use super::language::Language;
 use super::lines::{Forms, Line};
 use super::talk::{Happening, Talk};
-use crate::daemon::Daemon;
 use crate::command::OnDisconnect;
+use crate::daemon::Daemon;
 use crate::error::{ApiError, Result};
 use crate::http::ByteSender;
 

@@ -101,9 +101,9 @@ pub async fn create(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<An
     }
     setup.memory_bytes = body.memory_bytes.or(setup.memory_bytes).filter(|bytes| *bytes > 0);
     if let Some(seconds) = body.idle_seconds {
-        setup.idle = Some(seconds).filter(|seconds| *seconds > 0).map(|seconds| {
-            Duration::from_secs(seconds.min(MAX_IDLE_SECONDS))
-        });
+        setup.idle = Some(seconds)
+            .filter(|seconds| *seconds > 0)
+            .map(|seconds| Duration::from_secs(seconds.min(MAX_IDLE_SECONDS)));
     }
     let context = daemon.contexts.start(&daemon, language, setup)?;
     context.ready().await?;

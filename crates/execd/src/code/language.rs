@@ -52,9 +52,7 @@ impl Language {
         let language = match name {
             "python" => Self::Python,
             _ => {
-                return Err(unsupported(format!(
-                    "language: {name:?} is not supported here; there is python"
-                )));
+                return Err(unsupported(format!("language: {name:?} is not supported here; there is python")));
             }
         };
         let env = environment(daemon);

@@ -55,8 +55,15 @@ mod tests {
         };
         let defaults = Limits { max_contexts: 64, memory_bytes: None, idle: None };
         assert_eq!(Limits::of(&env(&[])), defaults);
-        assert_eq!(Limits::of(&env(&[("EXECD_CODE_MAX_CONTEXTS", "many"), ("EXECD_CODE_IDLE_SECONDS", "0")])), defaults);
-        let set = env(&[("EXECD_CODE_MAX_CONTEXTS", "3"), ("EXECD_CODE_MEMORY_BYTES", "5"), ("EXECD_CODE_IDLE_SECONDS", "7")]);
+        assert_eq!(
+            Limits::of(&env(&[("EXECD_CODE_MAX_CONTEXTS", "many"), ("EXECD_CODE_IDLE_SECONDS", "0")])),
+            defaults
+        );
+        let set = env(&[
+            ("EXECD_CODE_MAX_CONTEXTS", "3"),
+            ("EXECD_CODE_MEMORY_BYTES", "5"),
+            ("EXECD_CODE_IDLE_SECONDS", "7"),
+        ]);
         let limits = Limits { max_contexts: 3, memory_bytes: Some(5), idle: Some(Duration::from_secs(7)) };
         assert_eq!(Limits::of(&set), limits);
     }

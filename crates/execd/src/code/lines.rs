@@ -81,10 +81,11 @@ impl Cutter {
 
     /// The next whole line.
     pub fn next(&mut self) -> Option<Vec<u8>> {
-        let at = self.seen + memchr::memchr(b'\n', &self.pending[self.seen..]).or_else(|| {
-            self.seen = self.pending.len();
-            None
-        })?;
+        let at = self.seen
+            + memchr::memchr(b'\n', &self.pending[self.seen..]).or_else(|| {
+                self.seen = self.pending.len();
+                None
+            })?;
         let mut line = std::mem::take(&mut self.pending);
         self.pending = line.split_off(at + 1);
         self.seen = 0;

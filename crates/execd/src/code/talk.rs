@@ -78,7 +78,12 @@ impl Talk {
     ///
     /// # Errors
     /// Why it cannot be started.
-    pub fn start(daemon: &Rc<Daemon>, language: Language, cwd: &str, memory_bytes: Option<u64>) -> Result<Self, String> {
+    pub fn start(
+        daemon: &Rc<Daemon>,
+        language: Language,
+        cwd: &str,
+        memory_bytes: Option<u64>,
+    ) -> Result<Self, String> {
         let mark = format!("\u{2}osb-{}\u{3}", id::hex());
         let launch = language.launch(daemon, cwd, memory_bytes, &mark).map_err(|error| error.message)?;
         let (stdout, stdout_writer) = output_pipe().map_err(|error| error.message)?;

@@ -19,7 +19,7 @@ pub fn daemon() -> Daemon {
 /// The same with more variables.
 pub fn daemon_with(variables: &[(&str, &str)]) -> Daemon {
     Daemon::with(|command| {
-        command.env("PATH", SYSTEM_PATH).envs(variables.iter().copied());
+        command.env_remove("PYTHONUNBUFFERED").env("PATH", SYSTEM_PATH).envs(variables.iter().copied());
     })
 }
 
