@@ -51,6 +51,9 @@ pub async fn run(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answe
     if code.trim().is_empty() {
         return Err(ApiError::body("code: is required and not blank"));
     }
+    if code.contains('\0') {
+        return Err(ApiError::body("code: holds a NUL byte"));
+    }
     let wanted = body.context.unwrap_or_default();
     let language = wanted.language.filter(|language| !language.is_empty());
     let id = wanted.id.filter(|id| !id.is_empty());

@@ -102,6 +102,7 @@ impl Talk {
         let oom_kills_before = daemon.counters.oom_kills();
         let (stdin, extra) = match launch.channel {
             Channel::Third => (daemon.null().as_fd(), Some(theirs.as_fd())),
+            Channel::Stdin => (theirs.as_fd(), None),
         };
         let stdio = Stdio { fds: [stdin, stdout_writer.as_fd(), stderr_writer.as_fd()].map(Some) };
         let pid = spawn_with(&launch.plan, &stdio, Extra { descriptor: extra, tag: Some(tag) });
