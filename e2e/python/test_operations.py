@@ -296,8 +296,6 @@ def test_metrics_operations(raw_sandbox):
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("POST", "/code/context"),
-        ("GET", "/code/contexts"),
         ("POST", "/pty"),
     ],
 )

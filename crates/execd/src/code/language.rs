@@ -22,10 +22,10 @@ const PYTHON_LOADER: &str = "commands=open(3,'rb',closefd=False);\
 /// The driver that node runs.
 const NODE_DRIVER: &str = include_str!("languages/node.js");
 /// As for Python. The function keeps `require` and `import()` as they are for `-e`.
-const NODE_LOADER: &str = "const fs=require('fs'),b=Buffer.alloc(1);let h='',n=0;\
+const NODE_LOADER: &str = "{const fs=require('fs'),b=Buffer.alloc(1);let h='',n=0;\
                            while(fs.readSync(3,b,0,1,null)&&b[0]!==10)h+=String.fromCharCode(b[0]);\
                            const d=Buffer.alloc(+h);while(n<d.length)n+=fs.readSync(3,d,n,d.length-n,null);\
-                           new Function('require','process',d.toString())(require,process)";
+                           new Function('require','process',d.toString())(require,process)}";
 /// Read by bash before its first cell.
 const BASH_DRIVER: &str = include_str!("languages/bash.sh");
 /// Bytes of a MiB, in which node counts.

@@ -20,11 +20,13 @@ mod language;
 mod limits;
 mod lines;
 mod marks;
+mod probe;
 mod stop;
 mod talk;
 
 pub use contexts::{Contexts, create, delete, delete_by_language, get, list};
 pub use limits::Limits;
+pub use probe::answer_probes;
 pub use stop::interrupt;
 
 use std::rc::Rc;
