@@ -13,8 +13,9 @@ use crate::identity::Accounts;
 use crate::session;
 use crate::spawn::Plan;
 
-/// The driver that python3 runs.
-const PYTHON_DRIVER: &str = include_str!("languages/python.py");
+/// The drivers that python3 runs.
+const PYTHON_DRIVER: &str = concat!(include_str!("languages/talk.py"), include_str!("languages/python.py"));
+const SQL_DRIVER: &str = concat!(include_str!("languages/talk.py"), include_str!("languages/sql.py"));
 /// Reads the driver from where cells come from: the process list stays readable, and no file is left behind.
 const PYTHON_LOADER: &str = "commands=open(3,'rb',closefd=False);\
                              exec(compile(commands.read(int(commands.readline())),'<execd>','exec'))";
@@ -43,6 +44,8 @@ pub enum Language {
     /// bash. It is an interactive shell without a terminal, because only such a one lets go of what it runs when
     /// it is interrupted, and goes on.
     Bash,
+    /// A MySQL server where one listens, else SQLite; by python3.
+    Sql,
 }
 
 /// Where the interpreter finds its end of the talk.
@@ -75,9 +78,10 @@ impl Language {
             "javascript" => Self::JavaScript,
             "typescript" => Self::TypeScript,
             "bash" => Self::Bash,
+            "sql" => Self::Sql,
             _ => {
                 return Err(unsupported(format!(
-                    "language: {name:?} is not supported here; there are python, javascript, typescript and bash"
+                    "language: {name:?} is not supported here; there are python, javascript, typescript, bash and sql"
                 )));
             }
         };
@@ -98,12 +102,13 @@ impl Language {
             Self::JavaScript => "javascript",
             Self::TypeScript => "typescript",
             Self::Bash => "bash",
+            Self::Sql => "sql",
         }
     }
 
     fn program(self) -> &'static str {
         match self {
-            Self::Python => "python3",
+            Self::Python | Self::Sql => "python3",
             Self::JavaScript | Self::TypeScript => "node",
             Self::Bash => "bash",
         }
@@ -117,9 +122,10 @@ impl Language {
         let program = self.program();
         let argv = |arguments: &[&str]| [&[program], arguments].concat().into_iter().map(str::to_owned).collect();
         let (argv, hello, channel): (Vec<String>, _, _) = match self {
-            Self::Python => {
+            Self::Python | Self::Sql => {
                 let memory = memory_bytes.unwrap_or(0);
-                let hello = format!("{}\n{PYTHON_DRIVER}{mark} {memory}\n", PYTHON_DRIVER.len());
+                let driver = if self == Self::Sql { SQL_DRIVER } else { PYTHON_DRIVER };
+                let hello = format!("{}\n{driver}{mark} {memory}\n", driver.len());
                 (argv(&["-c", PYTHON_LOADER]), hello, Channel::Third)
             }
             Self::JavaScript | Self::TypeScript => {
@@ -144,7 +150,9 @@ impl Language {
     /// What the interpreter is sent to run a cell.
     pub fn cell(self, code: &str) -> Vec<u8> {
         match self {
-            Self::Python | Self::JavaScript | Self::TypeScript => format!("{}\n{code}", code.len()).into_bytes(),
+            Self::Python | Self::Sql | Self::JavaScript | Self::TypeScript => {
+                format!("{}\n{code}", code.len()).into_bytes()
+            }
             // Two lines: the second is read, too, when an interrupt threw bash out of the first.
             Self::Bash => format!("eval {} </dev/null\n__osb_end $?\n", quoted(code)).into_bytes(),
         }

@@ -1,17 +1,7 @@
-"""Runs the cells of one Python context. execd starts it and talks with it over descriptor 3.
+"""Runs the cells of one Python context; `talk.py` stands before it in the same program."""
 
-execd sends `NONCE LENGTH\n` and LENGTH bytes of code. Every answer is a line of JSON, and before it the mark goes
-to both standard streams, so that execd knows what was written before the answer.
-"""
-
-import builtins
-import json
 import linecache
-import os
-import sys
 import _ast
-import _signal
-import _thread
 
 ONLY_AST = 0x400
 TOP_LEVEL_AWAIT = getattr(_ast, "PyCF_ALLOW_TOP_LEVEL_AWAIT", 0)
@@ -35,63 +25,6 @@ FORMS = (
 
 class StdinNotImplementedError(RuntimeError):
     """Nobody sits at the keyboard of a cell."""
-
-
-class Talk:
-    """The way back to execd."""
-
-    def __init__(self, mark):
-        self.pid = os.getpid()
-        self.mark = mark
-        self.lock = _thread.RLock()
-        self.main = _thread.get_ident()
-        self.running = False
-        self.sending = 0
-        self.interrupted = False
-        # Copies, so that a cell may redirect or close its own streams.
-        self.streams = [os.dup(1), os.dup(2)]
-        self.texts = [sys.stdout, sys.stderr]
-
-    def interrupt(self, _number, _frame):
-        if self.sending:
-            self.interrupted = True
-        elif self.running:
-            raise KeyboardInterrupt
-
-    def send(self, kind, **fields):
-        if os.getpid() != self.pid:
-            return  # a forked child has nobody to talk with
-        fields["kind"] = kind
-        line = json.dumps(fields, default=str).encode("ascii") + b"\n"
-        is_main = _thread.get_ident() == self.main
-        if is_main:
-            self.sending += 1
-        try:
-            with self.lock:
-                self.flush()
-                for stream in self.streams:
-                    write(stream, self.mark)
-                write(3, line)
-        finally:
-            if is_main:
-                self.sending -= 1
-        if is_main and self.interrupted and not self.sending:
-            self.interrupted = False
-            if self.running:
-                raise KeyboardInterrupt
-
-    def flush(self):
-        for text in {id(one): one for one in (sys.stdout, sys.stderr, *self.texts)}.values():
-            try:
-                text.flush()
-            except Exception:  # a cell may have put anything there, or closed it
-                pass
-
-
-def write(descriptor, data):
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view):]
 
 
 def encoded(form, data):
@@ -329,22 +262,7 @@ class Context:
         self.talk.send("error", name=name, value=value, traceback=lines)
 
 
-def read_exactly(source, length):
-    data = source.read(length)
-    if len(data) != length:
-        raise SystemExit
-    return data
-
-
-def prepare(memory):
-    if memory:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    os.set_inheritable(3, False)
-    for text in (sys.stdout, sys.stderr):
-        if hasattr(text, "reconfigure"):
-            text.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+def prepare():
     os.environ.setdefault("MPLBACKEND", "agg")
     builtins.input = refuse_input
     sys.argv = [""]
@@ -363,14 +281,7 @@ def future_flags():
 if not TOP_LEVEL_AWAIT and sys.version_info >= (3, 8):
     TOP_LEVEL_AWAIT = 0x2000
 FUTURE_FLAGS = future_flags()
-_mark, _memory = commands.readline().split()
-prepare(int(_memory))
-TALK = Talk(_mark)
+prepare()
 CONTEXT = Context(TALK)
-_signal.signal(_signal.SIGINT, TALK.interrupt)
-TALK.send("ready")
-while True:
-    _head = commands.readline()
-    if not _head:
-        break
-    CONTEXT.run(read_exactly(commands, int(_head)).decode("utf-8", "surrogateescape"))
+for _cell in cells(TALK):
+    CONTEXT.run(_cell)
