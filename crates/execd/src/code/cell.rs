@@ -13,8 +13,9 @@ use tokio::time::{Instant, Interval, interval_at, sleep_until};
 
 use super::context::{Context, Held};
 use super::events::Events;
+use super::interpreter::Interpreter;
 use super::lines::Line;
-use super::talk::{Happening, Talk};
+use super::talk::Happening;
 use crate::command::{OnDisconnect, PING_EVERY};
 use crate::http::ByteSender;
 
@@ -76,7 +77,7 @@ struct Run<'a> {
 }
 
 /// Runs a cell to its end.
-pub async fn run(context: &Context, talk: &mut Talk, held: &mut Held, cell: Cell) -> After {
+pub async fn run(context: &Context, talk: &mut Interpreter, held: &mut Held, cell: Cell) -> After {
     let mut run = Run {
         context,
         events: Events::new(),
@@ -87,7 +88,7 @@ pub async fn run(context: &Context, talk: &mut Talk, held: &mut Held, cell: Cell
     };
     run.events.init(&context.id);
     held.tell(&mut run.events);
-    talk.say(context.language.cell(&cell.code)).await;
+    talk.say(&cell.code).await;
     let after = run.until_end(talk, cell.stops).await;
     run.send_rest();
     after
@@ -104,7 +105,7 @@ pub fn refuse(context: &Context, sender: ByteSender, name: &str, why: &str) {
 }
 
 impl Run<'_> {
-    async fn until_end(&mut self, talk: &mut Talk, mut stops: watch::Receiver<u64>) -> After {
+    async fn until_end(&mut self, talk: &mut Interpreter, mut stops: watch::Receiver<u64>) -> After {
         let mut deleted = self.context.deleted();
         let mut pings: Interval = interval_at(Instant::now() + PING_EVERY, PING_EVERY);
         loop {
@@ -164,7 +165,7 @@ impl Run<'_> {
     }
 
     fn died(&mut self, why: &str) {
-        let language = self.context.language.name();
+        let language = self.context.runner.name();
         let because = if self.was_killed { "it did not stop when it was interrupted, and " } else { "" };
         let text = format!(
             "{because}the {language} interpreter {why}; its variables are lost, and the next run begins with a new one"
@@ -180,7 +181,7 @@ impl Run<'_> {
         After::Deleted
     }
 
-    fn begin_stop(&mut self, talk: &Talk) {
+    fn begin_stop(&mut self, talk: &Interpreter) {
         let now = Instant::now();
         if self.stop.is_none() {
             self.stop = Some(Stop { next: now + INTERRUPT_EVERY, kill_at: now + INTERRUPT_LIMIT });
@@ -188,7 +189,7 @@ impl Run<'_> {
         }
     }
 
-    fn go_on_stopping(&mut self, talk: &Talk) {
+    fn go_on_stopping(&mut self, talk: &Interpreter) {
         let Some(stop) = &mut self.stop else { return };
         stop.next += INTERRUPT_EVERY;
         if stop.next < stop.kill_at {
@@ -200,7 +201,7 @@ impl Run<'_> {
     }
 
     /// Sends what waits. There is room: nobody else sends to this client.
-    fn send(&mut self, talk: &Talk) {
+    fn send(&mut self, talk: &Interpreter) {
         let out = std::mem::take(&mut self.events.out);
         let client = self.client.as_ref();
         if client.is_some_and(|client| client.try_send(Ok(out.into())).is_err()) {
@@ -208,7 +209,7 @@ impl Run<'_> {
         }
     }
 
-    fn lose_client(&mut self, talk: &Talk) {
+    fn lose_client(&mut self, talk: &Interpreter) {
         self.client = None;
         self.events.out = Vec::new();
         if self.on_disconnect != OnDisconnect::Continue {

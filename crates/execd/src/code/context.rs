@@ -11,16 +11,14 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::cell::{self, After, Cell};
 use super::events::Events;
-use super::language::Language;
+use super::interpreter::{Interpreter, Runner};
 use super::lines::{Forms, Line};
-use super::talk::{Happening, Talk};
+use super::talk::Happening;
 use crate::command::OnDisconnect;
 use crate::daemon::Daemon;
 use crate::error::{ApiError, Result};
 use crate::http::ByteSender;
 
-/// An interpreter that is not ready after this long is given up.
-const START_LIMIT: Duration = Duration::from_secs(30);
 /// Bytes of a stream that are kept between cells, the newest: what a thread prints comes with the next cell.
 const MAX_HELD_BYTES: usize = 16 * 1024;
 /// Things shown between cells that are kept, the newest.
@@ -46,8 +44,8 @@ pub struct Setup {
 pub struct Context {
     /// Its id.
     pub id: String,
-    /// Its language.
-    pub language: Language,
+    /// What runs its language.
+    pub runner: Runner,
     setup: Setup,
     cells: mpsc::Sender<Cell>,
     busy: watch::Sender<bool>,
@@ -61,11 +59,11 @@ pub struct Context {
 
 impl Context {
     /// Makes a context, whose keeper starts its interpreter at once. `forget` is called when it ends by itself.
-    pub fn start(daemon: &Rc<Daemon>, id: String, language: Language, setup: Setup) -> Rc<Self> {
+    pub fn start(daemon: &Rc<Daemon>, id: String, runner: Runner, setup: Setup) -> Rc<Self> {
         let (cells, asked) = mpsc::channel(1);
         let context = Rc::new(Self {
             id,
-            language,
+            runner,
             setup,
             cells,
             busy: watch::Sender::new(false),
@@ -83,7 +81,7 @@ impl Context {
     pub fn shown(&self) -> CodeContext {
         CodeContext {
             id: Some(self.id.clone()),
-            language: Some(self.language.name().into()),
+            language: Some(self.runner.name().into()),
             cwd: self.setup.cwd.clone(),
         }
     }
@@ -103,7 +101,7 @@ impl Context {
             Some(Err(why)) => why,
             None => "was given up".into(),
         };
-        Err(ApiError::runtime(format!("the {} interpreter {why}", self.language.name())))
+        Err(ApiError::runtime(format!("the {} interpreter {why}", self.runner.name())))
     }
 
     /// Hands a cell to the keeper; one that comes while another runs is refused on its stream.
@@ -233,7 +231,7 @@ impl Keeper {
         context.gone.send_replace(true);
     }
 
-    async fn keep(&mut self, talk: Talk) {
+    async fn keep(&mut self, talk: Interpreter) {
         let context = Rc::clone(&self.context);
         let mut deleted = context.deleted();
         let mut talk = Some(talk);
@@ -266,7 +264,7 @@ impl Keeper {
     }
 
     /// Runs a cell, with a new interpreter where the last one died; true when the context is deleted.
-    async fn cell(&mut self, talk: &mut Option<Talk>, held: &mut Held, cell: Cell) -> bool {
+    async fn cell(&mut self, talk: &mut Option<Interpreter>, held: &mut Held, cell: Cell) -> bool {
         let context = Rc::clone(&self.context);
         if talk.is_none() {
             let mut deleted = context.deleted();
@@ -277,7 +275,7 @@ impl Keeper {
             match fresh {
                 Ok(fresh) => *talk = Some(fresh),
                 Err(why) => {
-                    let why = format!("the {} interpreter {why}", context.language.name());
+                    let why = format!("the {} interpreter {why}", context.runner.name());
                     cell::refuse(&context, cell.sender, DEAD_ERROR_NAME, &why);
                     return *context.deleted.borrow();
                 }
@@ -295,40 +293,46 @@ impl Keeper {
     }
 }
 
-/// Starts an interpreter and waits until its driver is ready.
-async fn start(daemon: &Rc<Daemon>, context: &Context) -> std::result::Result<Talk, String> {
-    let setup = &context.setup;
-    let mut talk = Talk::start(daemon, context.language, &setup.directory, setup.memory_bytes)
-        .map_err(|why| format!("cannot be started: {why}"))?;
+/// Starts an interpreter and waits until it is ready.
+async fn start(daemon: &Rc<Daemon>, context: &Context) -> std::result::Result<Interpreter, String> {
+    let limit = context.runner.start_limit();
     let mut said = Vec::new();
-    let ready = async {
-        loop {
-            match talk.next().await {
-                Happening::Line(Line::Ready) => return Ok(()),
-                Happening::Line(_) => {}
-                Happening::Text(_, text) => {
-                    let room = MAX_LAST_WORDS - said.len();
-                    said.extend_from_slice(&text[..text.len().min(room)]);
-                }
-                Happening::Died(why) => return Err(why),
+    let outcome = timeout(limit, async {
+        let mut interpreter = context.runner.start(daemon, &context.setup).await?;
+        match until_ready(&mut interpreter, &mut said).await {
+            Ok(()) => Ok(interpreter),
+            Err(why) => {
+                interpreter.end().await;
+                Err(format!("{why} before it was ready"))
             }
         }
+    });
+    let why = match outcome.await {
+        Ok(Ok(interpreter)) => return Ok(interpreter),
+        Ok(Err(why)) => why,
+        Err(_) => format!("was not ready within {} s", limit.as_secs()),
     };
-    let outcome = timeout(START_LIMIT, ready).await;
-    let why = match outcome {
-        Ok(Ok(())) => return Ok(talk),
-        Ok(Err(why)) => format!("{why} before it was ready"),
-        Err(_) => format!("was not ready within {} s", START_LIMIT.as_secs()),
-    };
-    talk.end().await;
-    let said = String::from_utf8_lossy(&said);
-    Err(match said.trim() {
+    Err(match String::from_utf8_lossy(&said).trim() {
         "" => why,
         said => format!("{why}: {said}"),
     })
 }
 
-async fn news(talk: &mut Option<Talk>) -> Happening {
+async fn until_ready(interpreter: &mut Interpreter, said: &mut Vec<u8>) -> std::result::Result<(), String> {
+    loop {
+        match interpreter.next().await {
+            Happening::Line(Line::Ready) => return Ok(()),
+            Happening::Line(_) => {}
+            Happening::Text(_, text) => {
+                let room = MAX_LAST_WORDS - said.len();
+                said.extend_from_slice(&text[..text.len().min(room)]);
+            }
+            Happening::Died(why) => return Err(why),
+        }
+    }
+}
+
+async fn news(talk: &mut Option<Interpreter>) -> Happening {
     match talk {
         Some(talk) => talk.next().await,
         None => std::future::pending().await,

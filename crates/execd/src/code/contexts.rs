@@ -11,7 +11,7 @@ use protocol::execd::code;
 use protocol::execd::context::CreateContext;
 
 use super::context::{Context, Setup};
-use super::language::Language;
+use super::interpreter::Runner;
 use super::limits::Limits;
 use crate::daemon::Daemon;
 use crate::error::{ApiError, Result};
@@ -32,7 +32,7 @@ struct Table {
     /// Oldest first.
     all: Vec<Rc<Context>>,
     /// The context of a language that runs without a context's id share.
-    defaults: HashMap<&'static str, String>,
+    defaults: HashMap<String, String>,
 }
 
 impl Contexts {
@@ -56,11 +56,11 @@ impl Contexts {
 
     fn of(&self, language: Option<&str>) -> Vec<Rc<Context>> {
         let table = self.table.borrow();
-        let wanted = table.all.iter().filter(|context| language.is_none_or(|name| context.language.name() == name));
+        let wanted = table.all.iter().filter(|context| language.is_none_or(|name| context.runner.name() == name));
         wanted.cloned().collect()
     }
 
-    fn start(&self, daemon: &Rc<Daemon>, language: Language, setup: Setup) -> Result<Rc<Context>> {
+    fn start(&self, daemon: &Rc<Daemon>, runner: Runner, setup: Setup) -> Result<Rc<Context>> {
         let max = self.limits.max_contexts;
         if self.table.borrow().all.len() >= max {
             return Err(ApiError::new(
@@ -69,7 +69,7 @@ impl Contexts {
                 format!("there are {max} contexts already; delete one that is no longer needed"),
             ));
         }
-        let context = Context::start(daemon, id::uuid(), language, setup);
+        let context = Context::start(daemon, id::uuid(), runner, setup);
         self.table.borrow_mut().all.push(Rc::clone(&context));
         Ok(context)
     }
@@ -93,7 +93,7 @@ pub async fn create(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<An
     let body: CreateContext = read_json(request).await?;
     let language = body.language.filter(|language| !language.is_empty());
     let language = language.ok_or_else(|| ApiError::body("language: is required and not empty"))?;
-    let language = Language::find(&daemon, &language)?;
+    let runner = Runner::find(&daemon, &language).await?;
     let mut setup = daemon.contexts.setup(&daemon);
     if let Some(cwd) = body.cwd.filter(|cwd| !cwd.is_empty()) {
         setup.directory = session::directory_for(&daemon, &cwd)?;
@@ -105,7 +105,7 @@ pub async fn create(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<An
             .filter(|seconds| *seconds > 0)
             .map(|seconds| Duration::from_secs(seconds.min(MAX_IDLE_SECONDS)));
     }
-    let context = daemon.contexts.start(&daemon, language, setup)?;
+    let context = daemon.contexts.start(&daemon, runner, setup)?;
     context.ready().await?;
     Ok(json(StatusCode::OK, &context.shown()))
 }
@@ -119,7 +119,7 @@ pub fn known(daemon: &Daemon, id: &str, language: Option<&str>) -> Result<Rc<Con
         let message = format!("no context has the id {id:?}; it may have been deleted, or have been idle for too long");
         ApiError::new(StatusCode::BAD_REQUEST, code::CONTEXT_NOT_FOUND, message)
     })?;
-    let own = context.language.name();
+    let own = context.runner.name();
     match language {
         Some(language) if language != own => {
             Err(ApiError::body(format!("context.language: {language:?} is not {own:?}, which the context {id} has")))
@@ -132,15 +132,15 @@ pub fn known(daemon: &Daemon, id: &str, language: Option<&str>) -> Result<Rc<Con
 ///
 /// # Errors
 /// As [`create`].
-pub fn of_language(daemon: &Rc<Daemon>, language: &str) -> Result<Rc<Context>> {
+pub async fn of_language(daemon: &Rc<Daemon>, language: &str) -> Result<Rc<Context>> {
     let contexts = &daemon.contexts;
-    let language = Language::find(daemon, language)?;
-    let id = contexts.table.borrow().defaults.get(language.name()).cloned();
+    let runner = Runner::find(daemon, language).await?;
+    let id = contexts.table.borrow().defaults.get(language).cloned();
     if let Some(context) = id.and_then(|id| contexts.get(&id)) {
         return Ok(context);
     }
-    let context = contexts.start(daemon, language, contexts.setup(daemon))?;
-    contexts.table.borrow_mut().defaults.insert(language.name(), context.id.clone());
+    let context = contexts.start(daemon, runner, contexts.setup(daemon))?;
+    contexts.table.borrow_mut().defaults.insert(language.to_owned(), context.id.clone());
     Ok(context)
 }
 

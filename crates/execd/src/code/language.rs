@@ -68,31 +68,24 @@ pub struct Launch {
 }
 
 impl Language {
-    /// The language of this name in this sandbox.
+    /// The language of this name, where execd has a driver for it.
+    pub fn named(name: &str) -> Option<Self> {
+        let all = [Self::Python, Self::JavaScript, Self::TypeScript, Self::Bash, Self::Sql];
+        all.into_iter().find(|language| language.name() == name)
+    }
+
+    /// Looks for its program in this sandbox.
     ///
     /// # Errors
     /// 400 that says what is missing.
-    pub fn find(daemon: &Daemon, name: &str) -> Result<Self> {
-        let language = match name {
-            "python" => Self::Python,
-            "javascript" => Self::JavaScript,
-            "typescript" => Self::TypeScript,
-            "bash" => Self::Bash,
-            "sql" => Self::Sql,
-            _ => {
-                return Err(unsupported(format!(
-                    "language: {name:?} is not supported here; there are python, javascript, typescript, bash and sql"
-                )));
-            }
-        };
-        let env = environment(daemon);
-        let program = language.program();
-        if find_program(program, &env, daemon.cwd()).is_none() {
-            return Err(unsupported(format!(
+    pub fn check(self, daemon: &Daemon) -> Result<()> {
+        let (name, program) = (self.name(), self.program());
+        match find_program(program, &environment(daemon), daemon.cwd()) {
+            Some(_) => Ok(()),
+            None => Err(unsupported(format!(
                 "language: {name} needs {program}, which this sandbox's image does not have in its PATH"
-            )));
+            ))),
         }
-        Ok(language)
     }
 
     /// The name that clients use.
@@ -174,11 +167,12 @@ fn quoted(text: &str) -> String {
 }
 
 /// What interpreters see: the sandbox's variables without those that open or configure execd.
-fn environment(daemon: &Daemon) -> Environment {
+pub fn environment(daemon: &Daemon) -> Environment {
     session::without_private(daemon.env_with_file())
 }
 
-fn unsupported(message: String) -> ApiError {
+/// 400 for a language that is not there.
+pub fn unsupported(message: String) -> ApiError {
     ApiError::new(StatusCode::BAD_REQUEST, code::NOT_SUPPORTED, message)
 }
 

@@ -13,9 +13,12 @@
 //! ```
 
 mod cell;
+mod child;
 mod context;
 mod contexts;
 mod events;
+mod interpreter;
+mod kernel;
 mod language;
 mod limits;
 mod lines;
@@ -68,7 +71,7 @@ pub async fn run(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answe
     }
     let context = match &id {
         Some(id) => contexts::known(&daemon, id, language.as_deref())?,
-        None => contexts::of_language(&daemon, &language.unwrap_or_default())?,
+        None => contexts::of_language(&daemon, &language.unwrap_or_default()).await?,
     };
     context.ready().await?;
     let (sender, answer) = event_stream();

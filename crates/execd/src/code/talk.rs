@@ -21,6 +21,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
+use super::child::Child;
 use super::language::{Channel, Language};
 use super::lines::{Cutter, Line};
 use super::marks::Marked;
@@ -28,9 +29,7 @@ use crate::command::output_pipe;
 use crate::daemon::Daemon;
 use crate::error::system_text;
 use crate::id;
-use crate::reaper::{Exit, Process};
-use crate::spawn::{Extra, Stdio, spawn_with};
-use crate::tree;
+use crate::spawn::{Extra, Stdio};
 
 /// Bytes of one read.
 const READ_BYTES: usize = 32 * 1024;
@@ -53,9 +52,8 @@ pub enum Happening {
 
 /// A living interpreter, or one whose last words are still read.
 pub struct Talk {
-    daemon: Rc<Daemon>,
-    process: Process,
-    tag: u64,
+    language: Language,
+    child: Child,
     streams: [Stream; 2],
     lines: mpsc::Receiver<Result<Line, String>>,
     line: Option<Line>,
@@ -64,7 +62,6 @@ pub struct Talk {
     /// Set at the end: until then its streams are read.
     drain_until: Option<Instant>,
     broken: Option<String>,
-    oom_kills_before: u64,
 }
 
 struct Stream {
@@ -98,15 +95,13 @@ impl Talk {
                 let _ = fchown(output, Some(identity.uid), Some(identity.gid)); // as for commands
             }
         }
-        let tag = id::tag();
-        let oom_kills_before = daemon.counters.oom_kills();
         let (stdin, extra) = match launch.channel {
             Channel::Third => (daemon.null().as_fd(), Some(theirs.as_fd())),
             Channel::Stdin => (theirs.as_fd(), None),
         };
         let stdio = Stdio { fds: [stdin, stdout_writer.as_fd(), stderr_writer.as_fd()].map(Some) };
-        let pid = spawn_with(&launch.plan, &stdio, Extra { descriptor: extra, tag: Some(tag) });
-        let process = daemon.reaper.register(pid.map_err(|error| error.to_string())?);
+        let child = Child::start(daemon, &launch.plan, &stdio, Extra { descriptor: extra, tag: None })
+            .map_err(|error| error.to_string())?;
         let (reader, writer) = ours.into_split();
         let (words, unsaid) = mpsc::channel(DEPTH);
         tokio::task::spawn_local(say(writer, unsaid));
@@ -120,9 +115,8 @@ impl Talk {
         let (sender, lines) = mpsc::channel(DEPTH);
         tokio::task::spawn_local(read_lines(reader, sender));
         Ok(Self {
-            daemon: Rc::clone(daemon),
-            process,
-            tag,
+            language,
+            child,
             streams,
             lines,
             line: None,
@@ -130,30 +124,28 @@ impl Talk {
             words,
             drain_until: None,
             broken: None,
-            oom_kills_before,
         })
     }
 
     /// Sends a cell; it must have answered all before.
-    pub async fn say(&self, words: Vec<u8>) {
+    pub async fn say(&self, code: &str) {
+        let words = self.language.cell(code);
         let _ = self.words.send(words.into()).await; // an interpreter that is gone tells so by its end
     }
 
-    /// Interrupts what its processes do in the foreground, as a terminal would.
+    /// Interrupts what it runs.
     pub fn interrupt(&self) {
-        self.process.signal_group(rustix::process::Signal::INT);
+        self.child.interrupt();
     }
 
     /// Kills it; [`Happening::Died`] follows.
     pub fn kill(&self) {
-        self.process.signal_group(rustix::process::Signal::KILL);
+        self.child.kill();
     }
 
     /// Kills it with everything that it started, and waits for that.
     pub async fn end(self) {
-        self.kill();
-        self.process.wait().await;
-        tree::kill_tagged(self.tag).await;
+        self.child.end().await;
     }
 
     /// The next thing that happens. It may be given up at any time: nothing is lost then.
@@ -164,7 +156,6 @@ impl Talk {
             }
             let [stdout, stderr] = &mut self.streams;
             let drain_until = self.drain_until;
-            let tag = self.tag;
             tokio::select! {
                 piece = stdout.pieces.recv(), if stdout.marked.wants() => stdout.take(piece),
                 piece = stderr.pieces.recv(), if stderr.marked.wants() => stderr.take(piece),
@@ -173,14 +164,13 @@ impl Talk {
                     Some(Err(why)) => {
                         self.broken.get_or_insert(why);
                         self.are_lines_over = true;
-                        self.process.signal_group(rustix::process::Signal::KILL);
+                        self.child.kill();
                     }
                     None => self.are_lines_over = true,
                 },
-                _ = self.process.wait(), if drain_until.is_none() => {
+                () = self.child.wait(), if drain_until.is_none() => {
                     self.drain_until = Some(Instant::now() + DRAIN_LIMIT);
-                    // What it started would hold its streams open, and nobody could end it any more.
-                    tokio::task::spawn_local(tree::kill_tagged(tag));
+                    self.child.sweep(); // what it started would hold its streams open
                 }
                 () = sleep_until(drain_until.unwrap_or_else(Instant::now)), if drain_until.is_some() => {
                     self.streams.iter_mut().for_each(|stream| stream.marked.end());
@@ -217,25 +207,7 @@ impl Talk {
         if let Some(why) = &self.broken {
             return format!("was ended because its driver's words could not be read: {why}");
         }
-        match self.process.exit() {
-            Some(Exit::Signal { number: libc::SIGKILL, .. }) if self.is_oom() => {
-                "was ended by the kernel: the memory of the sandbox was used up".into()
-            }
-            Some(Exit::Signal { number, .. }) => format!("was ended by signal {number}"),
-            Some(Exit::Code(code)) => format!("ended with exit code {code}"),
-            None => "ended".into(),
-        }
-    }
-
-    fn is_oom(&self) -> bool {
-        self.daemon.counters.oom_kills() > self.oom_kills_before
-    }
-}
-
-impl Drop for Talk {
-    /// Where it is not ended in an orderly way, its group goes at least.
-    fn drop(&mut self) {
-        self.kill();
+        self.child.last_words()
     }
 }
 
@@ -249,7 +221,7 @@ impl Stream {
 }
 
 /// Reads a pipe to its end.
-async fn read_pipe(pipe: Pipe, pieces: mpsc::Sender<Bytes>) {
+pub async fn read_pipe(pipe: Pipe, pieces: mpsc::Sender<Bytes>) {
     loop {
         // No buffer is held while nothing comes.
         if pipe.readable().await.is_err() {

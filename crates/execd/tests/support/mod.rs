@@ -8,6 +8,7 @@ pub mod commands;
 pub mod events;
 pub mod files;
 pub mod http;
+pub mod jupyter;
 pub mod pid1;
 
 use std::io::{BufRead, BufReader};
