@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use protocol::execd::boot::BootUser;
 
-use crate::code::{Contexts, Limits};
+use crate::code::{Contexts, Limits, Origin};
 use crate::command::Commands;
 use crate::environment::{self, DEFAULT_ENV_FILE, DEFAULT_PATH, Environment, Paths};
 use crate::files;
@@ -79,6 +79,7 @@ impl Daemon {
     /// When not even a pipe can be made to stand in for a missing `/dev/null`.
     pub fn new(settings: Settings) -> std::io::Result<Self> {
         let mut env = settings.env;
+        let jupyter = Origin::of(&env);
         for name in PRIVATE_NAMES {
             env.remove(name);
         }
@@ -90,7 +91,7 @@ impl Daemon {
         if let Some(id) = settings.sandbox_id {
             env.insert("OPENSANDBOX_ID".into(), id);
         }
-        let contexts = Contexts::new(Limits::of(&env));
+        let contexts = Contexts::new(Limits::of(&env), jupyter);
         Ok(Self {
             token: settings.token.filter(|token| !token.is_empty()),
             paths: Arc::new(Paths { env, cwd: settings.cwd }),

@@ -149,8 +149,9 @@ fn own_environment() -> Environment {
 
 /// A daemon beside other processes, started with flags.
 fn stand_alone() -> Result<u8, String> {
-    let env = own_environment();
-    let Config { listen, token, grace, entrypoint } = config::parse(std::env::args_os().skip(1), &env)?;
+    let mut env = own_environment();
+    let Config { listen, token, grace, entrypoint, jupyter } = config::parse(std::env::args_os().skip(1), &env)?;
+    env.extend(jupyter.into_iter().map(|(name, value)| (name.to_owned(), value)));
     let cwd = std::env::current_dir()
         .ok()
         .and_then(|cwd| cwd.into_os_string().into_string().ok())

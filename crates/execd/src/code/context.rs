@@ -251,16 +251,13 @@ impl Keeper {
                     if is_deleted {
                         break;
                     }
-                    context.busy.send_replace(false);
                 }
-                Next::News(Happening::Died(_)) => talk = None,
+                Next::News(Happening::Died(_)) => end(&mut talk).await,
                 Next::News(happening) => held.take(happening),
                 Next::Run(None) | Next::End => break,
             }
         }
-        if let Some(talk) = talk {
-            talk.end().await;
-        }
+        end(&mut talk).await;
     }
 
     /// Runs a cell, with a new interpreter where the last one died; true when the context is deleted.
@@ -277,19 +274,19 @@ impl Keeper {
                 Err(why) => {
                     let why = format!("the {} interpreter {why}", context.runner.name());
                     cell::refuse(&context, cell.sender, DEAD_ERROR_NAME, &why);
+                    context.busy.send_replace(false);
                     return *context.deleted.borrow();
                 }
             }
         }
         let Some(living) = talk else { return false };
-        match cell::run(&context, living, held, cell).await {
-            After::Ready => false,
-            After::Dead => {
-                *talk = None;
-                false
-            }
-            After::Deleted => true,
+        let after = cell::run(&context, living, held, cell).await;
+        // Before anything is waited for: a client that has read the last event may ask for the next run.
+        context.busy.send_replace(false);
+        if let After::Dead = after {
+            end(talk).await;
         }
+        matches!(after, After::Deleted)
     }
 }
 
@@ -329,6 +326,13 @@ async fn until_ready(interpreter: &mut Interpreter, said: &mut Vec<u8>) -> std::
             }
             Happening::Died(why) => return Err(why),
         }
+    }
+}
+
+/// Ends what is left of an interpreter.
+async fn end(talk: &mut Option<Interpreter>) {
+    if let Some(talk) = talk.take() {
+        talk.end().await;
     }
 }
 

@@ -13,6 +13,7 @@ use protocol::execd::context::CreateContext;
 use super::context::{Context, Setup};
 use super::interpreter::Runner;
 use super::limits::Limits;
+use super::notebook::Origin;
 use crate::daemon::Daemon;
 use crate::error::{ApiError, Result};
 use crate::http::{Answer, Query, empty, json, read_json};
@@ -24,6 +25,7 @@ const MAX_IDLE_SECONDS: u64 = 365 * 24 * 60 * 60;
 /// The contexts.
 pub struct Contexts {
     limits: Limits,
+    jupyter: Option<std::result::Result<Rc<Origin>, String>>,
     table: RefCell<Table>,
 }
 
@@ -37,8 +39,13 @@ struct Table {
 
 impl Contexts {
     /// No contexts yet.
-    pub fn new(limits: Limits) -> Self {
-        Self { limits, table: RefCell::default() }
+    pub fn new(limits: Limits, jupyter: Option<std::result::Result<Origin, String>>) -> Self {
+        Self { limits, jupyter: jupyter.map(|origin| origin.map(Rc::new)), table: RefCell::default() }
+    }
+
+    /// The configured Jupyter server, or why the setting cannot be used.
+    pub(super) fn jupyter(&self) -> Option<&std::result::Result<Rc<Origin>, String>> {
+        self.jupyter.as_ref()
     }
 
     /// The context with this id.

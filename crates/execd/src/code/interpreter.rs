@@ -6,9 +6,10 @@ use std::time::Duration;
 use super::context::Setup;
 use super::kernel::{Kernel, Spec};
 use super::language::Language;
+use super::notebook::{Notebook, Offer};
 use super::talk::{Happening, Talk};
 use crate::daemon::Daemon;
-use crate::error::Result;
+use crate::error::{ApiError, Result};
 
 /// An interpreter of ours that is not ready after this long is given up.
 const DRIVER_START: Duration = Duration::from_secs(30);
@@ -22,6 +23,8 @@ pub enum Runner {
     Driver(Language),
     /// An installed kernel.
     Kernel(Rc<Spec>),
+    /// A kernel of the configured Jupyter server.
+    Notebook(Offer),
 }
 
 impl Runner {
@@ -30,6 +33,12 @@ impl Runner {
     /// # Errors
     /// 400 that says what is missing.
     pub async fn find(daemon: &Rc<Daemon>, name: &str) -> Result<Self> {
+        if let Some(origin) = daemon.contexts.jupyter().filter(|_| name != Language::Sql.name()) {
+            let origin = origin.as_ref().map_err(|why| ApiError::runtime(why.clone()))?;
+            if let Some(offer) = Offer::find(origin, name).await? {
+                return Ok(Self::Notebook(offer));
+            }
+        }
         match Language::named(name) {
             Some(language) => language.check(daemon).map(|()| Self::Driver(language)),
             None => Spec::find(daemon, name).await.map(|spec| Self::Kernel(Rc::new(spec))),
@@ -41,6 +50,7 @@ impl Runner {
         match self {
             Self::Driver(language) => language.name(),
             Self::Kernel(spec) => &spec.language,
+            Self::Notebook(offer) => &offer.language,
         }
     }
 
@@ -48,7 +58,7 @@ impl Runner {
     pub fn start_limit(&self) -> Duration {
         match self {
             Self::Driver(_) => DRIVER_START,
-            Self::Kernel(_) => KERNEL_START,
+            Self::Kernel(_) | Self::Notebook(_) => KERNEL_START,
         }
     }
 
@@ -66,6 +76,10 @@ impl Runner {
                 let kernel = Kernel::start(daemon, spec, &setup.directory).await;
                 kernel.map(|kernel| Interpreter::Kernel(Box::new(kernel)))
             }
+            Self::Notebook(offer) => {
+                let notebook = Notebook::start(offer, &setup.directory).await;
+                notebook.map(|notebook| Interpreter::Notebook(Box::new(notebook)))
+            }
         }
     }
 }
@@ -76,6 +90,8 @@ pub enum Interpreter {
     Driver(Box<Talk>),
     /// A kernel that execd started.
     Kernel(Box<Kernel>),
+    /// A kernel that a Jupyter server started.
+    Notebook(Box<Notebook>),
 }
 
 impl Interpreter {
@@ -84,6 +100,7 @@ impl Interpreter {
         match self {
             Self::Driver(talk) => talk.say(code).await,
             Self::Kernel(kernel) => kernel.say(code).await,
+            Self::Notebook(notebook) => notebook.say(code).await,
         }
     }
 
@@ -92,6 +109,7 @@ impl Interpreter {
         match self {
             Self::Driver(talk) => talk.interrupt(),
             Self::Kernel(kernel) => kernel.interrupt(),
+            Self::Notebook(notebook) => notebook.interrupt(),
         }
     }
 
@@ -100,6 +118,7 @@ impl Interpreter {
         match self {
             Self::Driver(talk) => talk.kill(),
             Self::Kernel(kernel) => kernel.kill(),
+            Self::Notebook(notebook) => notebook.kill(),
         }
     }
 
@@ -108,6 +127,7 @@ impl Interpreter {
         match self {
             Self::Driver(talk) => talk.end().await,
             Self::Kernel(kernel) => kernel.end().await,
+            Self::Notebook(notebook) => notebook.end().await,
         }
     }
 
@@ -116,6 +136,7 @@ impl Interpreter {
         match self {
             Self::Driver(talk) => talk.next().await,
             Self::Kernel(kernel) => kernel.next().await,
+            Self::Notebook(notebook) => notebook.next().await,
         }
     }
 }

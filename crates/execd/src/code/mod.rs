@@ -23,12 +23,14 @@ mod language;
 mod limits;
 mod lines;
 mod marks;
+mod notebook;
 mod probe;
 mod stop;
 mod talk;
 
 pub use contexts::{Contexts, create, delete, delete_by_language, get, list};
 pub use limits::Limits;
+pub use notebook::Origin;
 pub use probe::answer_probes;
 pub use stop::interrupt;
 
