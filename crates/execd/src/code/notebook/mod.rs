@@ -26,6 +26,8 @@ use origin::Failure;
 const UNREACHABLE_WAIT: Duration = Duration::from_secs(30);
 /// Between two attempts.
 const TRY_EVERY: Duration = Duration::from_millis(200);
+/// A session that cannot be deleted for so long is left to its server.
+const END_LIMIT: Duration = Duration::from_secs(5);
 /// Between two questions whether the kernel is ready.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Messages that wait on either side.
@@ -190,7 +192,15 @@ impl Notebook {
     /// Ends the session with its kernel, and waits for that.
     pub async fn end(self) {
         let path = format!("/api/sessions/{}", self.session_id);
-        let _ = self.origin.ask(Method::DELETE, &path, None).await; // it may be gone, or its server
+        let limit = Instant::now() + END_LIMIT;
+        loop {
+            match self.origin.ask(Method::DELETE, &path, None).await {
+                Ok(_) | Err(Failure::Missing(_) | Failure::Unreachable(_)) => return,
+                // A server that is restarting the session's kernel fails to delete it.
+                Err(Failure::Refused(_)) if Instant::now() < limit => sleep(TRY_EVERY).await,
+                Err(failure) => return eprintln!("execd: {}", failure.text()),
+            }
+        }
     }
 
     /// The next thing that happens. It may be given up at any time: nothing is lost then.

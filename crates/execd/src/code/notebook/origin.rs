@@ -41,13 +41,15 @@ pub enum Failure {
     Unreachable(String),
     /// The server says no.
     Refused(String),
+    /// It says that there is no such thing.
+    Missing(String),
 }
 
 impl Failure {
     /// In words.
     pub fn text(self) -> String {
         match self {
-            Self::Unreachable(text) | Self::Refused(text) => text,
+            Self::Unreachable(text) | Self::Refused(text) | Self::Missing(text) => text,
         }
     }
 }
@@ -113,7 +115,9 @@ impl Origin {
         let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
         let body = body.map_err(|error| Failure::Refused(format!("{what}: read the answer: {error}")))?.to_bytes();
         if !status.is_success() {
-            return Err(Failure::Refused(format!("{what}: {}", refusal(status, &body))));
+            let text = format!("{what}: {}", refusal(status, &body));
+            let is_missing = status == StatusCode::NOT_FOUND;
+            return Err(if is_missing { Failure::Missing(text) } else { Failure::Refused(text) });
         }
         Ok(serde_json::from_slice(&body).unwrap_or_default())
     }
