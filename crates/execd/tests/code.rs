@@ -74,6 +74,21 @@ fn values_are_shown_in_the_forms_that_they_have() {
 }
 
 #[test]
+fn figures_come_as_images_where_they_are_shown() {
+    let daemon = daemon();
+    let python = Context::new(&daemon, "python");
+    let ran =
+        python.run("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\nprint('shown')\nplt.plot([2, 1]);");
+    assert_eq!((ran.stdout().as_str(), ran.text("stderr").as_str()), ("shown\n", ""));
+    let results = ran.results();
+    assert_eq!(results.len(), 2, "one when it is shown, one at the end: {results:?}");
+    for forms in results {
+        assert!(forms["image/png"].as_str().is_some_and(|png| png.starts_with("iVBORw0KGgo")), "{forms}");
+    }
+    assert_eq!(python.run("1").results().len(), 1, "figures are shown once");
+}
+
+#[test]
 fn a_failure_has_its_name_words_and_lines() {
     let daemon = daemon();
     let python = Context::new(&daemon, "python");

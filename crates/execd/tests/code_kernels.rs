@@ -92,6 +92,8 @@ fn os_071_a_kernel_that_does_not_start_fails_alone_and_tells_why() {
     refusal.refuses(500, "RUNTIME_ERROR", "broken");
     let message = refusal.json()["message"].as_str().expect("words").to_owned();
     assert!(message.contains("no luck") && message.contains("exit code 3"), "{message}");
+    let bounded = json!({ "language": "snake", "memory_bytes": 1 << 30 });
+    daemon.post("/code/context", &bounded).refuses(400, "INVALID_REQUEST_BODY", "memory_bytes");
     daemon.post("/code/context", &json!({ "language": "java" })).refuses(400, "NOT_SUPPORTED", "snake");
     assert_eq!(daemon.get("/code/contexts?language=").ok().json(), Value::Array(Vec::new()));
     assert_eq!(Context::new(&daemon, "python").run("1").result(), "1");

@@ -102,6 +102,11 @@ pub async fn create(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<An
     let language = language.ok_or_else(|| ApiError::body("language: is required and not empty"))?;
     let runner = Runner::find(&daemon, &language).await?;
     let mut setup = daemon.contexts.setup(&daemon);
+    if body.memory_bytes.is_some_and(|bytes| bytes > 0) && !runner.bounds_memory() {
+        return Err(ApiError::body(format!(
+            "memory_bytes: is not supported for {language}, which a Jupyter kernel runs; limit the sandbox's memory"
+        )));
+    }
     if let Some(cwd) = body.cwd.filter(|cwd| !cwd.is_empty()) {
         setup.directory = session::directory_for(&daemon, &cwd)?;
         setup.cwd = Some(cwd);

@@ -54,6 +54,11 @@ impl Runner {
         }
     }
 
+    /// Whether an interpreter of it can be held to a bound of memory.
+    pub fn bounds_memory(&self) -> bool {
+        matches!(self, Self::Driver(_))
+    }
+
     /// Time in which its interpreter must be ready.
     pub fn start_limit(&self) -> Duration {
         match self {
