@@ -1,6 +1,5 @@
 """Code contexts through the published code interpreter client, sync and async."""
 
-import json
 import threading
 
 import pytest
@@ -136,12 +135,14 @@ def test_ex_012_a_dead_interpreter_is_an_error_and_the_next_run_works(interprete
     assert result(interpreter.run("2", context=context)) == "2"
 
 
-def test_figures_come_as_images(raw_sandbox):
+def test_operations_refuse_what_is_not_there(raw_sandbox):
     _, execd = raw_sandbox
-    code = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\nprint('shown')"
-    answer = execd.post("/code", json={"code": code, "context": {"language": "python"}})
-    assert answer.status_code == 200, answer.text
-    events = [json.loads(event) for event in answer.text.split("\n\n") if event]
-    images = [event["results"]["image/png"] for event in events if event["type"] == "result"]
-    assert len(images) == 1 and images[0].startswith("iVBORw0KGgo"), answer.text[:2000]
-    assert [event["type"] for event in events if event["type"] in ("result", "stdout")] == ["result", "stdout"]
+
+    def refuses(method, path, status, code):
+        answer = execd.request(method, path)
+        assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
+
+    refuses("DELETE", "/code?id=none", 400, "CONTEXT_NOT_FOUND")
+    refuses("DELETE", "/code/contexts", 400, "MISSING_QUERY")
+    refuses("DELETE", "/code/contexts/none", 404, "CONTEXT_NOT_FOUND")
+    assert execd.get("/code/contexts", params={"language": ""}).json() == []
