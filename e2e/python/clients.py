@@ -34,7 +34,7 @@ def block(value, loop):
         return loop.run_until_complete(drain())
     if inspect.isroutine(value):
         return lambda *args, **kwargs: block(value(*args, **kwargs), loop)
-    if type(value).__module__.startswith("opensandbox") and ".models" not in type(value).__module__:
+    if type(value).__module__.startswith(("opensandbox", "code_interpreter")) and ".models" not in type(value).__module__:
         return Blocking(value, loop)
     return value
 
@@ -50,6 +50,7 @@ class Client:
             options["request_timeout"] = request_timeout
         self.config = (ConnectionConfig if self.loop else ConnectionConfigSync)(**options)
         self.made = []
+        self.address = (domain, key)
 
     def _call(self, function, *args, **kwargs):
         made = function(*args, connection_config=self.config, **kwargs)

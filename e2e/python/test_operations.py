@@ -291,15 +291,3 @@ def test_metrics_operations(raw_sandbox):
         assert watched.status_code == 200
         line = next(watched.iter_lines())
     assert json.loads(line)["timestamp"] > 0
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("POST", "/code/context"),
-        ("GET", "/code/contexts"),
-    ],
-)
-def test_later_features_of_the_daemon_say_so(raw_sandbox, method, path):
-    _, execd = raw_sandbox
-    refuse({501}, execd.request(method, path, json={}))

@@ -15,7 +15,7 @@ use crate::system::{self, TEST_USER, root, run as run_command, step, work};
 use crate::{cargo, cases, contract};
 
 /// What the tests need of the system.
-const PACKAGES: [&str; 18] = [
+const PACKAGES: [&str; 22] = [
     "busybox-static",  // an image of one program
     "apache2-utils",   // htpasswd for the registry that asks for a login
     "ca-certificates", // pip and cargo
@@ -24,11 +24,15 @@ const PACKAGES: [&str; 18] = [
     "gcc",             // C parts of dependencies
     "iproute2",        // networks of a test's own
     "libc6-dev",
-    "mmdebstrap", // the root of an emulated guest
-    "openssl",    // the certificate of a registry
+    "mariadb-server", // `sql` contexts of execd speak to one
+    "mmdebstrap",     // the root of an emulated guest
+    "node-typescript",
+    "nodejs",  // JavaScript and TypeScript contexts
+    "openssl", // the certificate of a registry
     "passwd",
     "procps", // tests run pgrep inside sandboxes
     "python3",
+    "python3-matplotlib", // figures of Python contexts
     "python3-venv",
     "qemu-system-x86", // a machine with cgroup v2 only, emulated
     "skopeo",          // image archives of another program are imported

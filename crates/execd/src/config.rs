@@ -21,6 +21,8 @@ pub struct Config {
     pub grace: Duration,
     /// Main process that execd looks after as an init would; none without `--init`.
     pub entrypoint: Vec<String>,
+    /// Variables that flags set: where a Jupyter server is, and its token.
+    pub jupyter: Vec<(&'static str, String)>,
 }
 
 /// Where to listen.
@@ -41,6 +43,7 @@ pub fn parse(args: impl Iterator<Item = OsString>, env: &Environment) -> Result<
     let mut token = env.get("EXECD_ACCESS_TOKEN").cloned();
     let mut grace = env.get("EXECD_API_GRACE_SHUTDOWN").map_or(Ok(DEFAULT_GRACE), |text| duration(text))?;
     let mut init = false;
+    let mut jupyter = Vec::new();
     let mut entrypoint = Vec::new();
     let mut args = args.map(|arg| arg.into_string().map_err(|arg| format!("argument {arg:?} is not UTF-8")));
     while let Some(arg) = args.next().transpose()? {
@@ -66,7 +69,9 @@ pub fn parse(args: impl Iterator<Item = OsString>, env: &Environment) -> Result<
             "access-token" => token = Some(value),
             "graceful-shutdown-timeout" => grace = duration(&value)?,
             // Known to the published daemon and without a meaning here yet: taken, so that its callers can start us.
-            "jupyter-host" | "jupyter-token" | "jupyter-idle-poll-interval" | "log-level" => {}
+            "jupyter-idle-poll-interval" | "log-level" => {}
+            "jupyter-host" => jupyter.push(("JUPYTER_HOST", value)),
+            "jupyter-token" => jupyter.push(("JUPYTER_TOKEN", value)),
             _ => return Err(format!("unknown flag --{name}")),
         }
     }
@@ -76,7 +81,7 @@ pub fn parse(args: impl Iterator<Item = OsString>, env: &Environment) -> Result<
         _ => {}
     }
     let listen = unix.map_or(Listen::Tcp(host, port), Listen::Unix);
-    Ok(Config { listen, token: token.filter(|token| !token.is_empty()), grace, entrypoint })
+    Ok(Config { listen, token: token.filter(|token| !token.is_empty()), grace, entrypoint, jupyter })
 }
 
 /// A duration as Go writes it: `1s`, `500ms`, `1m30s`.

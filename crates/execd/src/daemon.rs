@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use protocol::execd::boot::BootUser;
 
+use crate::code::{Contexts, Limits, Origin};
 use crate::command::Commands;
 use crate::environment::{self, DEFAULT_ENV_FILE, DEFAULT_PATH, Environment, Paths};
 use crate::files;
@@ -60,6 +61,8 @@ pub struct Daemon {
     pub sessions: Sessions,
     /// Terminals by id.
     pub terminals: Terminals,
+    /// Code contexts.
+    pub contexts: Contexts,
     /// The owner of `wait`.
     pub reaper: Rc<Reaper>,
     /// What of the sandbox's resources ran out.
@@ -79,6 +82,7 @@ impl Daemon {
     /// When not even a pipe can be made to stand in for a missing `/dev/null`.
     pub fn new(settings: Settings) -> std::io::Result<Self> {
         let mut env = settings.env;
+        let jupyter = Origin::of(&env);
         for name in PRIVATE_NAMES {
             env.remove(name);
         }
@@ -91,6 +95,7 @@ impl Daemon {
             env.insert("OPENSANDBOX_ID".into(), id);
         }
         let terminals = Terminals::new(&env);
+        let contexts = Contexts::new(Limits::of(&env), jupyter);
         Ok(Self {
             token: settings.token.filter(|token| !token.is_empty()),
             paths: Arc::new(Paths { env, cwd: settings.cwd }),
@@ -99,6 +104,7 @@ impl Daemon {
             commands: Commands::default(),
             sessions: Sessions::default(),
             terminals,
+            contexts,
             reaper: Rc::new(Reaper::default()),
             counters: Counters::find(),
             file_workers: files::Workers::default(),

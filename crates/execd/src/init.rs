@@ -180,6 +180,7 @@ fn signal_others(main: Option<Pid>, signal: Signal) {
 /// Ends stand-alone execd: TERM to every command's group, a grace, KILL.
 pub async fn end_commands(daemon: &Daemon, grace: Duration) {
     daemon.commands.shutting_down();
+    daemon.contexts.shut_down();
     let leaders = daemon.reaper.leaders();
     let signal_all = |signal| {
         for leader in daemon.reaper.leaders() {

@@ -9,6 +9,7 @@
 
 mod blocking;
 mod clock;
+mod code;
 mod command;
 mod config;
 mod daemon;
@@ -114,6 +115,8 @@ fn boot(inherited: Inherited) -> Result<u8, String> {
             status.tell(&StatusLine::HookFailed(why));
             return Ok(FAILED);
         }
+        let probed = Rc::clone(&daemon);
+        tokio::task::spawn_local(async move { code::answer_probes(&probed).await });
         status.tell(&StatusLine::Ready);
         hooks::start_periodic(&daemon, hooks.periodic);
         Ok(init::run(&daemon, boot.entrypoint, Duration::from_millis(boot.grace_ms), status).await)
@@ -147,8 +150,9 @@ fn own_environment() -> Environment {
 
 /// A daemon beside other processes, started with flags.
 fn stand_alone() -> Result<u8, String> {
-    let env = own_environment();
-    let Config { listen, token, grace, entrypoint } = config::parse(std::env::args_os().skip(1), &env)?;
+    let mut env = own_environment();
+    let Config { listen, token, grace, entrypoint, jupyter } = config::parse(std::env::args_os().skip(1), &env)?;
+    env.extend(jupyter.into_iter().map(|(name, value)| (name.to_owned(), value)));
     let cwd = std::env::current_dir()
         .ok()
         .and_then(|cwd| cwd.into_os_string().into_string().ok())

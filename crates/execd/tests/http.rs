@@ -91,7 +91,7 @@ fn unknown_routes_are_404_and_rooms_of_later_501() {
         let response = daemon.connect().request(method, path, &[], b"");
         assert_eq!((response.status, response.text().as_str()), (404, "404 page not found"), "{method} {path}");
     }
-    let later = [("POST", "/code"), ("GET", "/code/contexts?language=python"), ("POST", "/v1/isolated/session")];
+    let later = [("POST", "/v1/isolated/session")];
     for (method, path) in later {
         daemon.connect().request(method, path, &[], b"{}").refuses(501, "NOT_SUPPORTED", "yet");
     }

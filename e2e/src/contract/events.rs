@@ -63,14 +63,16 @@ fn execution(schema: Option<&jsonschema::Validator>, body: &Body) -> Vec<String>
     problems
 }
 
-/// `init`, then output, then exactly one terminal event and nothing after it.
+/// `init`, then output, then exactly one terminal event and nothing after it. Streams of code tell a failure by
+/// `status` and `error`, and end with `execution_complete` all the same.
 fn order(types: &[String], whole: bool, problems: &mut Vec<String>) {
     if let Some(first) = types.first()
         && first != "init"
     {
         problems.push(format!("first event is {first}, not init"));
     }
-    let terminal = |kind: &String| kind == "error" || kind == "execution_complete";
+    let ends_after_errors = types.iter().any(|kind| kind == "status");
+    let terminal = |kind: &String| kind == "execution_complete" || (kind == "error" && !ends_after_errors);
     let ends: Vec<usize> =
         types.iter().enumerate().filter(|(_, kind)| terminal(kind)).map(|(index, _)| index).collect();
     if ends.len() > 1 {

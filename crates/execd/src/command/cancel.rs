@@ -4,7 +4,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::StatusCode;
-use protocol::execd::code;
 use protocol::execd::output::{CommandKind, EndedBy};
 
 use super::{Cause, Command, Start};
@@ -12,7 +11,7 @@ use crate::daemon::Daemon;
 use crate::error::{ApiError, Result};
 use crate::http::{Answer, Query, empty};
 use crate::reaper::Process;
-use crate::{session, tree};
+use crate::{code, session, tree};
 
 /// From TERM to KILL.
 const GRACE: Duration = Duration::from_secs(3);
@@ -28,11 +27,11 @@ pub async fn interrupt(daemon: Rc<Daemon>, query: &Query) -> Result<Answer> {
         cancel(&command, Cause::By(EndedBy::Request)).await?;
         return Ok(empty());
     }
-    if session::remove(&daemon, id).await? {
+    if code::interrupt(&daemon, id).await? || session::remove(&daemon, id).await? {
         return Ok(empty());
     }
     let message = format!("no command, session or context has the id {id:?}");
-    Err(ApiError::new(StatusCode::BAD_REQUEST, code::CONTEXT_NOT_FOUND, message))
+    Err(ApiError::new(StatusCode::BAD_REQUEST, protocol::execd::code::CONTEXT_NOT_FOUND, message))
 }
 
 /// TERM to the tree, a grace, KILL. A second caller waits for what the first began and signals nothing.
@@ -70,7 +69,7 @@ fn running(command: &Command) -> Result<&Process> {
             let code = end.map_or(0, |end| end.code);
             let message =
                 format!("command {} has already ended with exit code {code}; nothing was signalled", command.id);
-            Err(ApiError::new(StatusCode::BAD_REQUEST, code::RUNTIME_ERROR, message))
+            Err(ApiError::new(StatusCode::BAD_REQUEST, protocol::execd::code::RUNTIME_ERROR, message))
         }
     }
 }

@@ -155,6 +155,11 @@ fn shell_plan(
     make_plan(vec![shell.into(), "-c".into(), command], Some(path), env, cwd, identity).map(Ok)
 }
 
+/// Where a program lies, if it can be run.
+pub fn find_program(program: &str, env: &Environment, cwd: &str) -> Option<String> {
+    candidates(program, env, cwd).into_iter().find(|path| is_executable(path))
+}
+
 fn is_executable(path: &str) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }

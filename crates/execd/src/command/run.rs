@@ -9,6 +9,7 @@ use std::time::Duration;
 use http::header::{CACHE_CONTROL, CONNECTION};
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use hyper::body::Incoming;
+use protocol::execd::command::RunCommand;
 use protocol::execd::output::{CommandKind, Overflow};
 use protocol::execd::{header, stream};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
@@ -35,7 +36,21 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// 400 for a request that cannot be obeyed, 500 when descriptors are out.
 pub async fn run(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answer> {
     let on_disconnect = on_disconnect(request.headers(), OnDisconnect::Continue)?;
-    let checked = check(&daemon, read_json(request).await?)?;
+    run_request(&daemon, read_json(request).await?, on_disconnect)
+}
+
+/// Runs the text of `POST /code` as a command, as published for the languages `command` and `background-command`.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_text(daemon: &Rc<Daemon>, headers: &HeaderMap, text: String, background: bool) -> Result<Answer> {
+    let on_disconnect = on_disconnect(headers, OnDisconnect::Continue)?;
+    let request = RunCommand { command: Some(text), background: Some(background), ..RunCommand::default() };
+    run_request(daemon, request, on_disconnect)
+}
+
+fn run_request(daemon: &Rc<Daemon>, request: RunCommand, on_disconnect: OnDisconnect) -> Result<Answer> {
+    let checked = check(daemon, request)?;
     let kind = if checked.background { CommandKind::Background } else { CommandKind::Foreground };
     let launch = Launch {
         plan: checked.plan,
@@ -47,10 +62,10 @@ pub async fn run(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answe
         descriptor: None,
     };
     if checked.background {
-        return start_background(&daemon, launch);
+        return start_background(daemon, launch);
     }
     let published = Published::of_command(on_disconnect);
-    Ok(start_foreground(&daemon, launch, published)?.1)
+    Ok(start_foreground(daemon, launch, published)?.1)
 }
 
 /// What the request says about the end of its connection.
@@ -189,7 +204,11 @@ fn keep(command: &Rc<Command>, timeout_ms: Option<u64>) {
     });
 }
 
-fn output_pipe() -> Result<(Receiver, OwnedFd)> {
+/// A pipe for one of a process's output streams: our end, which does not block, and the process's.
+///
+/// # Errors
+/// 500 when descriptors are out.
+pub fn output_pipe() -> Result<(Receiver, OwnedFd)> {
     let make = || -> io::Result<(Receiver, OwnedFd)> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         let _ = fcntl_setpipe_size(&reader, PIPE_BYTES); // beyond the user's allowance the default stays
@@ -200,7 +219,7 @@ fn output_pipe() -> Result<(Receiver, OwnedFd)> {
 }
 
 /// The answer of an event stream, and the end that fills it.
-pub(super) fn event_stream() -> (ByteSender, Answer) {
+pub fn event_stream() -> (ByteSender, Answer) {
     let (sender, mut answer) = crate::http::stream(stream::CONTENT_TYPE, None);
     let headers = answer.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));

@@ -10,7 +10,7 @@ use protocol::headers;
 use super::{Answer, Query, proxy, refuse, tunnel};
 use crate::daemon::Daemon;
 use crate::error::{ApiError, Result};
-use crate::{command, files, metrics, pty, session};
+use crate::{code as contexts, command, files, metrics, pty, session};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static(headers::REQUEST_ID);
 
@@ -65,6 +65,13 @@ async fn dispatch(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answ
         (&Method::GET, ["pty", id]) => pty::status(&daemon, id),
         (&Method::DELETE, ["pty", id]) => pty::delete(&daemon, id).await,
         (&Method::GET, ["pty", id, "ws"]) => pty::attach(daemon, id, request, &query),
+        (&Method::POST, ["code"]) => contexts::run(daemon, request).await,
+        (&Method::DELETE, ["code"]) => command::interrupt(daemon, &query).await,
+        (&Method::POST, ["code", "context"]) => contexts::create(daemon, request).await,
+        (&Method::GET, ["code", "contexts"]) => Ok(contexts::list(&daemon, &query)),
+        (&Method::DELETE, ["code", "contexts"]) => contexts::delete_by_language(daemon, &query).await,
+        (&Method::GET, ["code", "contexts", id]) => contexts::get(&daemon, id),
+        (&Method::DELETE, ["code", "contexts", id]) => contexts::delete(daemon, id).await,
 
         (_, ["files" | "directories", ..]) => files::route(daemon.paths(), &path, request).await,
         (_, ["v1", "archive"]) => files::route(daemon.paths(), "/archive", request).await,
@@ -84,7 +91,6 @@ async fn dispatch(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answ
 
         (&Method::GET, ["v1", "isolated", "capabilities"]) => Ok(isolated_capabilities()),
         // The rooms of a later issue; a client learns at once that they are empty.
-        (_, ["code", ..]) => not_yet("code contexts"),
         (_, ["v1", "isolated", ..]) => not_yet("isolated sessions"),
         _ => Ok(super::not_found()),
     }

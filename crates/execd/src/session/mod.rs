@@ -16,6 +16,7 @@ mod run;
 mod state;
 
 pub use run::run;
+pub use state::without_private;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -92,6 +93,15 @@ pub async fn create(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<An
     let session = Session { id: session_id.clone(), state: RefCell::new(state), runs: RefCell::default() };
     daemon.sessions.by_id.borrow_mut().insert(session_id.clone(), Rc::new(session));
     Ok(json(StatusCode::OK, &CreatedSession { session_id }))
+}
+
+/// The directory that a request names, made where it is missing.
+///
+/// # Errors
+/// 400 for one that cannot be made.
+pub fn directory_for(daemon: &Daemon, cwd: &str) -> Result<String> {
+    let env = daemon.env_with_file();
+    make_directory(daemon, &expand_cwd(cwd, &env, daemon.cwd())?)
 }
 
 /// Expands a directory of a request.

@@ -37,6 +37,14 @@ const SHELL_NAMES: [&str; 10] =
 /// The script's own variable, exported only under `set -a`.
 pub const STATUS_VARIABLE: &str = "__osb_status";
 
+/// The variables that what lives longer than a command may see.
+pub fn without_private(mut env: Environment) -> Environment {
+    for name in PRIVATE_NAMES {
+        env.remove(name);
+    }
+    env
+}
+
 /// Variables and directory with which the next run begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
@@ -50,10 +58,7 @@ impl State {
     /// The state of a new session.
     pub fn new(env: Environment, cwd: String) -> Self {
         let mut env: BTreeMap<String, Vec<u8>> =
-            env.into_iter().map(|(name, value)| (name, value.into_bytes())).collect();
-        for name in PRIVATE_NAMES {
-            env.remove(name);
-        }
+            without_private(env).into_iter().map(|(name, value)| (name, value.into_bytes())).collect();
         env.remove("PWD");
         Self { env, cwd: cwd.into_bytes() }
     }

@@ -3,10 +3,12 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod code;
 pub mod commands;
 pub mod events;
 pub mod files;
 pub mod http;
+pub mod jupyter;
 pub mod pid1;
 pub mod terminal;
 

@@ -3,6 +3,7 @@
 pub mod boot;
 pub mod code;
 pub mod command;
+pub mod context;
 pub mod files;
 pub mod header;
 pub mod metrics;
