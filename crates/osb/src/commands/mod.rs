@@ -22,6 +22,7 @@ pub mod run;
 pub mod sandbox;
 pub mod signals;
 pub mod transfer;
+pub mod watch;
 
 /// What every client command is given.
 pub struct Context {
