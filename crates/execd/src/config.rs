@@ -23,6 +23,8 @@ pub struct Config {
     pub entrypoint: Vec<String>,
     /// Variables that flags set: where a Jupyter server is, and its token.
     pub jupyter: Vec<(&'static str, String)>,
+    /// File that is told how the hook before the main process went.
+    pub start_report: Option<String>,
 }
 
 /// Where to listen.
@@ -44,6 +46,9 @@ pub fn parse(args: impl Iterator<Item = OsString>, env: &Environment) -> Result<
     let mut grace = env.get("EXECD_API_GRACE_SHUTDOWN").map_or(Ok(DEFAULT_GRACE), |text| duration(text))?;
     let mut init = false;
     let mut jupyter = Vec::new();
+    let mut start_report = None;
+    let mut runtime_init =
+        env.get("EXECD_RUNTIME_INIT").map_or(Ok(false), |text| switch("EXECD_RUNTIME_INIT", text))?;
     let mut entrypoint = Vec::new();
     let mut args = args.map(|arg| arg.into_string().map_err(|arg| format!("argument {arg:?} is not UTF-8")));
     while let Some(arg) = args.next().transpose()? {
@@ -54,8 +59,14 @@ pub fn parse(args: impl Iterator<Item = OsString>, env: &Environment) -> Result<
         let Some(flag) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) else {
             return Err(format!("argument {arg:?} is not a flag; put the main process after --"));
         };
-        if flag == "init" {
-            init = true;
+        // As Go reads them: a switch takes no word after it, only one behind `=`.
+        let (name, value) = flag.split_once('=').unwrap_or((flag, "true"));
+        match name {
+            "init" => init = switch("--init", value)?,
+            "runtime-init" => runtime_init = switch("--runtime-init", value)?,
+            _ => {}
+        }
+        if matches!(name, "init" | "runtime-init") {
             continue;
         }
         let (name, value) = match flag.split_once('=') {
@@ -68,6 +79,11 @@ pub fn parse(args: impl Iterator<Item = OsString>, env: &Environment) -> Result<
             "unix" => unix = Some(value),
             "access-token" => token = Some(value),
             "graceful-shutdown-timeout" => grace = duration(&value)?,
+            "lifecycle-startup-status-file" => start_report = Some(value),
+            // What stands around programs is the runtime's choice; nobody must believe that this file was read.
+            "isolation-config" => {
+                return Err("--isolation-config: this execd takes no such file: the runtime isolates sandboxes".into());
+            }
             // Known to the published daemon and without a meaning here yet: taken, so that its callers can start us.
             "jupyter-idle-poll-interval" | "log-level" => {}
             "jupyter-host" => jupyter.push(("JUPYTER_HOST", value)),
@@ -75,13 +91,25 @@ pub fn parse(args: impl Iterator<Item = OsString>, env: &Environment) -> Result<
             _ => return Err(format!("unknown flag --{name}")),
         }
     }
+    if runtime_init {
+        return Err("--runtime-init: this execd takes its settings at its start, not later by /internal/init".into());
+    }
     match (init, entrypoint.is_empty()) {
         (true, true) => return Err("--init needs the main process after --".into()),
         (false, false) => return Err("a main process after -- needs --init".into()),
         _ => {}
     }
     let listen = unix.map_or(Listen::Tcp(host, port), Listen::Unix);
-    Ok(Config { listen, token: token.filter(|token| !token.is_empty()), grace, entrypoint, jupyter })
+    Ok(Config { listen, token: token.filter(|token| !token.is_empty()), grace, entrypoint, jupyter, start_report })
+}
+
+/// The value of a switch, as Go and the published environment write it.
+fn switch(name: &str, text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "t" | "true" | "yes" | "on" => Ok(true),
+        "" | "0" | "f" | "false" | "no" | "off" => Ok(false),
+        _ => Err(format!("{name}: {text:?} is neither true nor false")),
+    }
 }
 
 /// A duration as Go writes it: `1s`, `500ms`, `1m30s`.
@@ -137,9 +165,30 @@ mod tests {
 
     #[test]
     fn mistakes_are_refused() {
-        for args in [&["--port", "x"][..], &["--nope", "1"], &["--port"], &["--init"], &["--", "a"], &["a"]] {
+        for args in [
+            &["--port", "x"][..],
+            &["--nope", "1"],
+            &["--port"],
+            &["--init"],
+            &["--init=maybe", "--", "a"],
+            &["--init=false", "--", "a"],
+            &["--runtime-init"],
+            &["--isolation-config", "/etc/isolation.toml"],
+            &["--", "a"],
+            &["a"],
+        ] {
             assert!(parsed(args, &[]).is_err(), "{args:?}");
         }
+        assert!(parsed(&[], &[("EXECD_RUNTIME_INIT", "1")]).is_err_and(|why| why.contains("runtime-init")));
+    }
+
+    #[test]
+    fn init_mode_is_a_switch_as_go_reads_it() {
+        for args in [&["--init", "--", "a", "b"][..], &["-init=true", "--", "a", "b"], &["--init=1", "--", "a", "b"]] {
+            assert_eq!(parsed(args, &[]).expect("init mode").entrypoint, ["a", "b"], "{args:?}");
+        }
+        let config = parsed(&["--lifecycle-startup-status-file", "/run/status"], &[("EXECD_RUNTIME_INIT", "off")]);
+        assert_eq!(config.expect("flags").start_report.as_deref(), Some("/run/status"));
     }
 
     #[test]

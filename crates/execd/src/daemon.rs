@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use protocol::execd::boot::BootUser;
+use protocol::hooks::Hooks;
 
 use crate::code::{Contexts, Limits, Origin};
 use crate::command::Commands;
@@ -47,6 +48,8 @@ pub struct Settings {
     pub cwd: String,
     /// Default identity of commands.
     pub user: Option<BootUser>,
+    /// Commands that the sandbox runs by itself.
+    pub hooks: Hooks,
 }
 
 /// The shared state; it lives on one thread.
@@ -55,6 +58,8 @@ pub struct Daemon {
     paths: Arc<Paths>,
     user: Option<BootUser>,
     null: OwnedFd,
+    /// Commands that the sandbox runs by itself.
+    pub hooks: Hooks,
     /// Commands by id.
     pub commands: Commands,
     /// Sessions by id.
@@ -101,6 +106,7 @@ impl Daemon {
             paths: Arc::new(Paths { env, cwd: settings.cwd }),
             user: settings.user,
             null: null_input()?,
+            hooks: settings.hooks,
             commands: Commands::default(),
             sessions: Sessions::default(),
             terminals,

@@ -142,7 +142,10 @@ pub fn apply_env_file(text: &str, env: &mut Environment) {
             }
             _ => expand_or_empty(value.trim(), env),
         };
-        env.insert(name.trim().to_owned(), value);
+        // No program can be given such a value: one entry must not keep all commands from starting.
+        if !value.contains('\0') {
+            env.insert(name.trim().to_owned(), value);
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod error;
 mod files;
 #[cfg(test)]
 mod fuzz;
+mod hardening;
 mod hooks;
 mod http;
 mod id;
@@ -102,13 +103,13 @@ fn boot(inherited: Inherited) -> Result<u8, String> {
         env: boot.env.into_iter().collect(),
         cwd: boot.cwd.filter(|cwd| !cwd.is_empty()).unwrap_or_else(|| "/".into()),
         user: boot.user,
+        hooks: boot.hooks,
     };
-    let hooks = boot.hooks;
     run(settings, move |daemon| async move {
         let listener = std::os::unix::net::UnixListener::from(inherited.listener);
         listener.set_nonblocking(true)?;
         tokio::task::spawn_local(http::serve(Rc::clone(&daemon), Listener::Unix(UnixListener::from_std(listener)?)));
-        if let Some(hook) = &hooks.pre_start
+        if let Some(hook) = &daemon.hooks.pre_start
             && let Err(why) = hooks::pre_start(&daemon, hook).await
         {
             eprintln!("execd: {why}");
@@ -118,7 +119,7 @@ fn boot(inherited: Inherited) -> Result<u8, String> {
         let probed = Rc::clone(&daemon);
         tokio::task::spawn_local(async move { code::answer_probes(&probed).await });
         status.tell(&StatusLine::Ready);
-        hooks::start_periodic(&daemon, hooks.periodic);
+        hooks::start_periodic(&daemon);
         Ok(init::run(&daemon, boot.entrypoint, Duration::from_millis(boot.grace_ms), status).await)
     })
 }
@@ -151,7 +152,8 @@ fn own_environment() -> Environment {
 /// A daemon beside other processes, started with flags.
 fn stand_alone() -> Result<u8, String> {
     let mut env = own_environment();
-    let Config { listen, token, grace, entrypoint, jupyter } = config::parse(std::env::args_os().skip(1), &env)?;
+    let Config { listen, token, grace, entrypoint, jupyter, start_report } =
+        config::parse(std::env::args_os().skip(1), &env)?;
     env.extend(jupyter.into_iter().map(|(name, value)| (name.to_owned(), value)));
     let cwd = std::env::current_dir()
         .ok()
@@ -161,17 +163,15 @@ fn stand_alone() -> Result<u8, String> {
         .get(hooks::VARIABLE)
         .filter(|text| !text.is_empty())
         .map_or(Ok(Hooks::default()), |text| hooks::parse(text))?;
-    let settings = Settings { token, sandbox_id: None, env, cwd, user: None };
+    let settings = Settings { token, sandbox_id: None, env, cwd, user: None, hooks };
     if !entrypoint.is_empty() && getpid() != Pid::INIT {
         let own = rustix::process::set_child_subreaper(Some(getpid()));
         own.map_err(|error| format!("become the reaper of orphans: {}", system_text(&error.into())))?;
     }
     run(settings, move |daemon| async move {
         tokio::task::spawn_local(http::serve(Rc::clone(&daemon), bind(listen).await?));
-        if let Some(hook) = &hooks.pre_start {
-            hooks::pre_start(&daemon, hook).await.map_err(io::Error::other)?;
-        }
-        hooks::start_periodic(&daemon, hooks.periodic);
+        hooks::start(&daemon, start_report.as_deref()).await.map_err(io::Error::other)?;
+        hooks::start_periodic(&daemon);
         if !entrypoint.is_empty() {
             return Ok(init::run(&daemon, entrypoint, grace, Status(None)).await);
         }

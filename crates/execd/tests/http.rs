@@ -71,6 +71,8 @@ fn attack_34_every_route_wants_the_token() {
         ("GET", "/files/info"),
         ("POST", "/files/upload"),
         ("GET", "/proxy/1/"),
+        ("POST", "/v1/hooks/beforePause"),
+        ("GET", "/v1/hardening"),
         ("GET", "/nope"),
     ] {
         let response = Connection::open(&stranger).request(method, path, &[], b"{}");

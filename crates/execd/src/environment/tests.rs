@@ -29,7 +29,7 @@ fn double_quotes_decode_escapes_then_expand() {
 
 #[test]
 fn malformed_entries_skip_their_line_only() {
-    check_file("A='x' y\nB='open\nC=2\nnoequals\n=v\nD=3", &[("C", "2"), ("D", "3")]);
+    check_file("A='x' y\nB='open\nC=2\nnoequals\n=v\nE=\0\nF='\0'\nG=\"\0\"\nD=3", &[("C", "2"), ("D", "3")]);
 }
 
 #[test]

@@ -5,12 +5,13 @@ use std::rc::Rc;
 use http::{HeaderName, Method, Request, StatusCode};
 use hyper::body::Incoming;
 use protocol::execd::code;
+use protocol::execd::hardening::Hardening;
 use protocol::headers;
 
 use super::{Answer, Query, proxy, refuse, tunnel};
 use crate::daemon::Daemon;
 use crate::error::{ApiError, Result};
-use crate::{code as contexts, command, files, metrics, pty, session};
+use crate::{code as contexts, command, files, hardening, hooks, metrics, pty, session};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static(headers::REQUEST_ID);
 
@@ -89,6 +90,9 @@ async fn dispatch(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answ
             proxy::forward(request, &port, &path).await
         }
 
+        (&Method::POST, ["v1", "hooks", name]) => hooks::trigger(&daemon, name).await,
+        (&Method::GET, ["v1", "hardening"]) => Ok(super::json(StatusCode::OK, &hardening::report()?)),
+
         (&Method::GET, ["v1", "isolated", "capabilities"]) => Ok(isolated_capabilities()),
         // The rooms of a later issue; a client learns at once that they are empty.
         (_, ["v1", "isolated", ..]) => not_yet("isolated sessions"),
@@ -109,10 +113,11 @@ fn isolated_capabilities() -> Answer {
         message: &'static str,
         commit_supported: bool,
         diff_supported: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        hardening: Option<Hardening>,
     }
     let message = "this execd does not support isolated sessions yet";
-    super::json(
-        StatusCode::OK,
-        &Capabilities { available: false, message, commit_supported: false, diff_supported: false },
-    )
+    let hardening = hardening::report().ok().map(|report| report.layers);
+    let known = Capabilities { available: false, message, commit_supported: false, diff_supported: false, hardening };
+    super::json(StatusCode::OK, &known)
 }

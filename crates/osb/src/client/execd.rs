@@ -10,7 +10,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap};
 use reqwest::{Body, Method, RequestBuilder, Response};
 
 use super::sandboxes::with_query;
-use super::stream::EventStream;
+use super::stream::{EventStream, STREAM_BROKEN};
 use super::{Client, Patience, chain, segment};
 use crate::failure::Failure;
 
@@ -189,6 +189,17 @@ impl Execd {
         self.client.send(request, Patience::Unlimited).await.map(drop)
     }
 
+    /// What changes in a directory, from now on or from behind the event that carried this cursor.
+    pub async fn watch(&self, path: &str, recursive: bool, cursor: Option<&str>) -> Result<EventStream, Failure> {
+        let mut query = vec![("path", path.to_owned()), ("recursive", recursive.to_string())];
+        query.extend(cursor.map(|cursor| ("cursor", cursor.to_owned())));
+        let request = self.request(Method::GET, &with_query("/v1/files/watch", &query));
+        match known(self.client.send(request.header("accept", "text/event-stream"), Patience::Usual).await)? {
+            Some(answer) => Ok(EventStream::new(answer)),
+            None => Err(Failure::new("NOT_SUPPORTED", "the daemon in this sandbox cannot watch directories")),
+        }
+    }
+
     /// What the sandbox uses.
     pub async fn metrics(&self) -> Result<Metrics, Failure> {
         self.client.json(self.request(Method::GET, "/metrics"), Patience::Usual).await
@@ -208,7 +219,7 @@ pub async fn piece(answer: &mut Response) -> Result<Option<bytes::Bytes>, Failur
     answer
         .chunk()
         .await
-        .map_err(|error| Failure::new("STREAM_BROKEN", format!("the connection broke: {}", chain(&error))))
+        .map_err(|error| Failure::new(STREAM_BROKEN, format!("the connection broke: {}", chain(&error))))
 }
 
 /// A line that no content can hold.

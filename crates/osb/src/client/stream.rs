@@ -1,4 +1,4 @@
-//! Reads the event stream of an execution as it comes.
+//! Reads the event stream of an execution or of a watch as it comes.
 //!
 //! The stream is bare JSON objects, each followed by an empty line; other servers prefix them with `data:`. One
 //! event is in memory at a time, and it has a bound.
@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use bytes::{Buf, BytesMut};
 use protocol::execd::stream::StreamError;
+use protocol::execd::watch::WatchEvent;
 use reqwest::Response;
 
 use super::chain;
@@ -14,6 +15,9 @@ use crate::failure::Failure;
 
 /// Largest event, in bytes: our daemon cuts output at 64 KiB; older ones send whole lines.
 const MAX_EVENT_BYTES: usize = 32 * 1024 * 1024;
+
+/// Code of the failure when the connection ends before its stream.
+pub const STREAM_BROKEN: &str = "STREAM_BROKEN";
 
 /// One event.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,7 +38,7 @@ pub enum Event {
     Other,
 }
 
-/// The events of one execution.
+/// The events of one execution, or of one watch.
 pub struct EventStream {
     answer: Response,
     lines: Lines,
@@ -59,15 +63,27 @@ impl EventStream {
     /// # Errors
     /// A broken connection, or bytes that are no events.
     pub async fn next(&mut self) -> Result<Option<Event>, Failure> {
+        self.next_as(parse).await
+    }
+
+    /// The next event of a watch; `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// As [`EventStream::next`].
+    pub async fn next_change(&mut self) -> Result<Option<WatchEvent>, Failure> {
+        self.next_as(parse_change).await
+    }
+
+    async fn next_as<T>(&mut self, parse: fn(&[u8]) -> Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
         loop {
-            if let Some(event) = self.lines.next_event()? {
+            if let Some(event) = self.lines.next_as(parse)? {
                 return Ok(Some(event));
             }
             match self.answer.chunk().await {
                 Ok(Some(bytes)) => self.lines.push(&bytes)?,
-                Ok(None) => return self.lines.finish(),
+                Ok(None) => return self.lines.finish_as(parse),
                 Err(error) => {
-                    return Err(Failure::new("STREAM_BROKEN", format!("the connection broke: {}", chain(&error))));
+                    return Err(Failure::new(STREAM_BROKEN, format!("the connection broke: {}", chain(&error))));
                 }
             }
         }
@@ -94,6 +110,10 @@ impl Lines {
 
     /// The next whole event.
     pub fn next_event(&mut self) -> Result<Option<Event>, Failure> {
+        self.next_as(parse)
+    }
+
+    fn next_as<T>(&mut self, parse: fn(&[u8]) -> Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
         while let Some(at) = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n') {
             let end = self.searched + at;
             self.searched = 0;
@@ -108,15 +128,15 @@ impl Lines {
     }
 
     /// What is left when the stream ends without a last line end.
-    pub fn finish(&mut self) -> Result<Option<Event>, Failure> {
+    fn finish_as<T>(&mut self, parse: fn(&[u8]) -> Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
         let rest = self.buffer.split();
         self.searched = 0;
         parse(&rest)
     }
 }
 
-/// An event from one line; `None` for lines that carry none.
-fn parse(line: &[u8]) -> Result<Option<Event>, Failure> {
+/// The JSON of one line; `None` for lines that carry none.
+fn object(line: &[u8]) -> Result<Option<&[u8]>, Failure> {
     let mut line = line.trim_ascii();
     if let Some(data) = line.strip_prefix(b"data:") {
         line = data.trim_ascii_start();
@@ -125,6 +145,17 @@ fn parse(line: &[u8]) -> Result<Option<Event>, Failure> {
         let is_framing = [&b":"[..], b"event:", b"id:", b"retry:"].iter().any(|word| line.starts_with(word));
         return if line.is_empty() || is_framing { Ok(None) } else { Err(bad(line, "no JSON object")) };
     }
+    Ok(Some(line))
+}
+
+fn parse_change(line: &[u8]) -> Result<Option<WatchEvent>, Failure> {
+    let Some(line) = object(line)? else { return Ok(None) };
+    serde_json::from_slice(line).map(Some).map_err(|error| bad(line, &error.to_string()))
+}
+
+/// An event from one line; `None` for lines that carry none.
+fn parse(line: &[u8]) -> Result<Option<Event>, Failure> {
+    let Some(line) = object(line)? else { return Ok(None) };
     let event: Wire<'_> = serde_json::from_slice(line).map_err(|error| bad(line, &error.to_string()))?;
     let text = event.text.unwrap_or_default().into_owned();
     Ok(Some(match event.kind.as_deref() {

@@ -10,6 +10,7 @@ use protocol::execd::files::{FileInfo, FileMetadata, Permission, RenameItem, Rep
 use serde_json::json;
 
 use super::transfer::{self, Download, Upload};
+use super::watch::{self, WatchArgs};
 use super::{Context, Outcome, Progress, Rows, to_value};
 use crate::client::execd::piece;
 use crate::failure::Failure;
@@ -162,6 +163,8 @@ pub enum FileCommand {
         #[arg(short, long, default_value = "*")]
         pattern: String,
     },
+    /// Tell what changes in a directory, until it is gone or Ctrl-C
+    Watch(WatchArgs),
     /// Replace text in files
     #[command(after_help = "Example:\n  osb file replace ID /app/config.py --old 'DEBUG = False' --new 'DEBUG = True'")]
     Replace {
@@ -231,6 +234,7 @@ pub async fn run(ctx: &Context, command: &FileCommand) -> Outcome {
             let found = ctx.client()?.execd(id).await?.search(path, pattern).await?;
             ctx.printer.document(&json!({ "items": to_value(&found) }), || listing(&found))?;
         }
+        FileCommand::Watch(args) => return watch::run(ctx, args).await,
         FileCommand::Replace { id, paths, old, new } => return replace(ctx, id, paths, old, new).await,
     }
     Ok(ExitCode::SUCCESS)

@@ -23,6 +23,7 @@ pub mod sandbox;
 pub mod shell;
 pub mod signals;
 pub mod transfer;
+pub mod watch;
 
 /// What every client command is given.
 pub struct Context {

@@ -7,6 +7,7 @@ use lifecycle::runtime::{BoxFuture, Create, ErrorKind, Observed, PullAuth, Recei
 use lifecycle::spec::HOST_IMAGE;
 use lifecycle::state::{Event, State};
 use protocol::error::code;
+use protocol::hooks::Moment;
 use secrecy::ExposeSecret as _;
 
 use super::Driver;
@@ -82,11 +83,16 @@ impl Driver {
     }
 
     pub(super) fn pause(&self) -> BoxFuture<'static, Outcome> {
-        let (app, id) = (self.app.clone(), self.row.id.clone());
+        let (app, id, hook) = (self.app.clone(), self.row.id.clone(), self.due(Moment::BeforePause));
         Box::pin(async move {
             let Some(pause) = app.runtime.pause() else {
                 return Outcome::Event(Event::PauseFailed { message: no_pause(app.runtime.name()) });
             };
+            if let Some(hook) = hook
+                && let Err(message) = hook.run().await
+            {
+                return Outcome::Event(Event::PauseFailed { message });
+            }
             Outcome::Event(match pause.pause(&id).await {
                 Ok(()) => Event::Paused,
                 Err(error) => Event::PauseFailed { message: error.message },
@@ -95,22 +101,31 @@ impl Driver {
     }
 
     pub(super) fn resume(&self) -> BoxFuture<'static, Outcome> {
-        let (app, id) = (self.app.clone(), self.row.id.clone());
+        let (app, id, hook) = (self.app.clone(), self.row.id.clone(), self.due(Moment::AfterResume));
         Box::pin(async move {
             let Some(pause) = app.runtime.pause() else {
                 return Outcome::Event(Event::ResumeFailed { message: no_pause(app.runtime.name()) });
             };
-            Outcome::Event(match pause.resume(&id).await {
-                Ok(()) => Event::Resumed,
-                Err(error) => Event::ResumeFailed { message: error.message },
-            })
+            if let Err(error) = pause.resume(&id).await {
+                return Outcome::Event(Event::ResumeFailed { message: error.message });
+            }
+            if let Some(hook) = hook {
+                // It runs again, however that went: the failure is an event.
+                let _ = hook.run().await;
+            }
+            Outcome::Event(Event::Resumed)
         })
     }
 
     pub(super) fn destroy(&self) -> BoxFuture<'static, Outcome> {
         let (app, id, grace, wait) = (self.app.clone(), self.row.id.clone(), self.grace, self.retry_wait());
+        let hook = self.due(Moment::BeforeEnd);
         Box::pin(async move {
             tokio::time::sleep(wait).await;
+            if let Some(hook) = hook {
+                // Nothing keeps an end from coming: the failure is an event.
+                let _ = hook.run().await;
+            }
             Outcome::Event(match app.runtime.destroy(&id, grace).await {
                 Ok(()) => Event::Destroyed,
                 Err(error) => {

@@ -8,6 +8,7 @@
 
 mod effects;
 mod handle;
+mod hooks;
 pub(crate) mod recovery;
 pub(crate) mod sweep;
 
@@ -60,6 +61,7 @@ pub(crate) fn spawn(app: &Arc<App>, row: Row, start: Start) -> Arc<Sandbox> {
         look: None,
         look_wanted: false,
         grace,
+        at_once: false,
         failures: 0,
     };
     app.tasks.spawn(driver.run(commands, start));
@@ -78,6 +80,8 @@ struct Driver {
     look_wanted: bool,
     /// Between TERM and KILL.
     grace: Duration,
+    /// A client asked for an end without any grace: no hook comes before it.
+    at_once: bool,
     /// Failed tries of the present effect, for the wait before the next.
     failures: u32,
 }
@@ -152,6 +156,7 @@ impl Driver {
             Command::Resume(reply) => self.request(Event::ResumeRequested, reply).await,
             Command::Delete { grace, reply } => {
                 self.grace = grace.unwrap_or(self.grace);
+                self.at_once = grace.is_some_and(|grace| grace.is_zero());
                 self.request(Event::EndRequested(EndCause::Deleted), reply).await
             }
             Command::Renew(at, reply) => {

@@ -8,6 +8,7 @@
 //! by itself (cookies, basic authentication) opens anything, cookies do not pass, and a browser cannot navigate
 //! to a page that wants a token in a header.
 
+mod ask;
 mod connect;
 mod forward;
 mod headers;
@@ -30,6 +31,7 @@ use secrecy::SecretString;
 
 use crate::app::App;
 use crate::errors::ApiError;
+pub(crate) use ask::ask;
 use target::Target;
 
 /// Port of execd's API (published).

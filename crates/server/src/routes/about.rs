@@ -44,7 +44,7 @@ pub(super) async fn capabilities(State(app): State<Arc<App>>) -> Json<Value> {
             "volumes": false,
             "networkPolicy": false,
             "credentialProxy": false,
-            "lifecycleHooks": false,
+            "lifecycleHooks": ["preStart", "periodic", "beforePause", "afterResume", "beforeEnd"],
         },
         "limits": { "maxSandboxTimeoutSeconds": app.config.server.max_sandbox_timeout_seconds },
         "runtime": runtime,

@@ -56,6 +56,12 @@ impl Store {
         to_its_end("store a sandbox's state", async move { store.transition_now(&row).await }).await
     }
 
+    /// Adds an event with the row's reason and message; its state stays.
+    pub(crate) async fn note(&self, row: &Row) -> Result<(), Error> {
+        let (store, row) = (self.clone(), row.clone());
+        to_its_end("store an event", async move { store.note_now(&row).await }).await
+    }
+
     /// Stores a new deadline.
     pub(crate) async fn set_deadline(&self, id: &SandboxId, at: Timestamp) -> Result<(), Error> {
         let (store, id) = (self.clone(), id.clone());
@@ -137,6 +143,13 @@ impl Store {
         .execute(&mut *tx)
         .await
         .map_err(&op)?;
+        insert_event(&mut tx, row).await?;
+        tx.commit().await.map_err(&op)
+    }
+
+    async fn note_now(&self, row: &Row) -> Result<(), Error> {
+        let op = sql("store an event");
+        let mut tx = self.writer.begin().await.map_err(&op)?;
         insert_event(&mut tx, row).await?;
         tx.commit().await.map_err(&op)
     }

@@ -10,7 +10,7 @@ fn events(stream: &str, piece: usize) -> Result<Vec<Event>, Failure> {
             events.push(event);
         }
     }
-    events.extend(lines.finish()?);
+    events.extend(lines.finish_as(parse)?);
     Ok(events)
 }
 

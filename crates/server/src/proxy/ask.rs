@@ -1,0 +1,40 @@
+//! Calls of the server itself to a sandbox's execd.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{Method, Request, header};
+use http_body_util::{BodyExt as _, Limited};
+use lifecycle::spec::SandboxId;
+use protocol::error::code;
+use protocol::headers::EXECD_ACCESS_TOKEN;
+use secrecy::ExposeSecret as _;
+
+use super::{Backend, EXECD_PORT, forward};
+use crate::app::App;
+use crate::errors::ApiError;
+
+/// Most bytes of an answer.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
+
+/// The body of the answer to a POST without a body, whatever the sandbox's state; whoever calls sets the bound.
+pub(crate) async fn ask(app: &Arc<App>, id: &SandboxId, path: &str) -> Result<Bytes, ApiError> {
+    let token = app.auth.token(id.as_str());
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(path)
+        .header(header::HOST, format!("127.0.0.1:{EXECD_PORT}"))
+        .header(header::CONTENT_LENGTH, 0)
+        .header(EXECD_ACCESS_TOKEN, token.expose_secret())
+        .body(Body::empty())
+        .expect("our paths and tokens are valid in HTTP");
+    let backend = Backend { address: app.runtime.execd(id), token, id: id.clone(), port: EXECD_PORT };
+    let mut sender = forward::open(app, &backend).await?;
+    let answer = sender.send_request(request).await.map_err(|error| forward::broken(&backend, &error))?;
+    let status = answer.status();
+    let failed = |why: String| ApiError::new(http::StatusCode::BAD_GATEWAY, code::BACKEND_RESPONSE_FAILED, why);
+    let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
+    let body = body.map_err(|error| failed(format!("execd's answer could not be read: {error}")))?.to_bytes();
+    if status.is_success() { Ok(body) } else { Err(failed(format!("execd answered {status}"))) }
+}
