@@ -4,6 +4,7 @@
 //! with a kill in some of its sections, until every kind has been struck on both sides. After each life every promise
 //! must have been kept and nothing may be left.
 //!
+//! `OSB_E2E_ONLY` strikes only at places whose words contain it, `OSB_E2E_SHOW` lists the kinds, and
 //! `OSB_E2E_EFFECTS=long` also strikes the second and third of equal effects, and those of recoveries.
 
 mod life;
@@ -93,7 +94,11 @@ struct Agenda {
 
 impl Agenda {
     fn add(&mut self, lab: &Lab, occurrences: u32) {
+        let only = std::env::var("OSB_E2E_ONLY").unwrap_or_default();
         for place in lab.places(occurrences) {
+            if !place.0.to_string().contains(&only) {
+                continue;
+            }
             let known = self.struck.contains(&place.0) || self.missed.contains(&place.0);
             if !known {
                 self.open.entry(place.0).or_insert((place.1, 0));

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use e2e::census::Census;
+use e2e::census::{Census, describe};
 use e2e::client::Client;
 use e2e::promise::{Promise, settled};
 use e2e::server::Server;
@@ -74,6 +74,8 @@ pub struct Lab {
     client: Client,
     tracer: Tracer,
     before: Census,
+    /// The same in words.
+    described: BTreeMap<String, usize>,
     reached: BTreeSet<String>,
     /// Kills of earlier lives.
     told: usize,
@@ -98,6 +100,7 @@ impl Lab {
         let before = settled(&server, None).await;
         println!("before: {before:?}");
         Ok(Self {
+            described: describe(&server),
             server,
             client,
             tracer,
@@ -158,7 +161,13 @@ impl Lab {
         let calm = self.calm().await;
         let struck: Vec<Place> = self.kills().into_iter().map(|kill| kill.place).collect();
         self.told += struck.len();
-        Lived { struck, reached: std::mem::take(&mut self.reached), problem: led.and(calm).err() }
+        let reached = std::mem::take(&mut self.reached);
+        let mut lived = led.and(calm);
+        if lived.is_err() {
+            let renewed = self.renew().await;
+            lived = lived.and(renewed);
+        }
+        Lived { struck, reached, problem: lived.err() }
     }
 
     async fn whole(&mut self, places: &[Place]) -> Result<()> {
@@ -397,8 +406,24 @@ impl Lab {
         if after.within(&self.before) {
             return Ok(());
         }
-        let before = std::mem::replace(&mut self.before, after.clone());
-        anyhow::bail!("left over:\nbefore {before:?}\nafter  {after:?}\n{}", self.server.log())
+        let mut found = describe(&self.server);
+        found.retain(|word, count| self.described.get(word) != Some(count));
+        let gone = self.described.keys().filter(|word| !found.contains_key(*word));
+        let missing: Vec<_> = gone.filter(|word| !describe(&self.server).contains_key(*word)).collect();
+        let problem = format!(
+            "left over:\nbefore {:?}\nafter  {after:?}\nother {found:#?}\nmissing {missing:#?}\n{}",
+            self.before,
+            self.server.log()
+        );
+        anyhow::bail!(problem)
+    }
+
+    /// Takes another server: the next life is not to answer for what this one left.
+    async fn renew(&mut self) -> Result<()> {
+        let fresh = Self::open().await?;
+        let old = std::mem::replace(self, fresh);
+        (self.outcomes, self.slowest) = (old.outcomes, old.slowest);
+        Ok(())
     }
 
     /// Deletes whatever is there: a create that was cut off may have succeeded.
