@@ -1,16 +1,17 @@
 //! One process is killed before and after every effect that the lives of sandboxes have, while a client works.
 //!
 //! A few lives without a kill teach the kinds of effects (see `e2e::trace`). Then lives are led again and again, each
-//! with a kill in some of its sections, until every kind has been struck on both sides. After each life every promise
-//! must have been kept and nothing may be left.
+//! with a kill of each kind of process in each of its sections, until every kind has been struck on both sides. After
+//! each life every promise must have been kept and nothing may be left.
 //!
-//! `OSB_E2E_ONLY` strikes only at places whose words contain it, `OSB_E2E_SHOW` lists the kinds, and
-//! `OSB_E2E_EFFECTS=long` also strikes the second and third of equal effects, and those of recoveries.
+//! Of effects that leave the same state one is struck, another with every seed: `OSB_E2E_SEED` repeats a choice.
+//! `OSB_E2E_EFFECTS=long` strikes them all, also the second and third of equal ones and those of recoveries.
+//! `OSB_E2E_ONLY` strikes only at places whose words contain it, `OSB_E2E_SHOW` lists the kinds.
 
 mod life;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use e2e::trace::Place;
@@ -20,6 +21,8 @@ use life::{Lab, Life};
 const TEACHERS: usize = 3;
 /// An effect that did not come in so many lives was one of chance.
 const MAX_CHANCES: u32 = 3;
+/// So many of equal effects are struck in the long run: a database writes several pages, a jailer has several children.
+const EQUAL_EFFECTS: u32 = 3;
 /// At least so many places of a hundred must be struck, or the test proves nothing.
 const LEAST_STRUCK_PERCENT: usize = 85;
 /// Fewer kinds than this mean that the tracer is blind.
@@ -48,8 +51,9 @@ async fn try_every_effect(long: bool) -> Result<()> {
         }
     }
     let mut agenda = Agenda::default();
-    let occurrences = if long { 3 } else { 1 };
-    agenda.add(&lab, occurrences);
+    let seed = std::env::var("OSB_E2E_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(by_clock);
+    println!("seed {seed} (repeat with OSB_E2E_SEED={seed})");
+    agenda.add(&lab, if long { Scope::All } else { Scope::OneOfEach(seed) });
     let kinds = lab.effects().len();
     println!("{kinds} kinds of effects, {} places to kill at, {:?}", agenda.open.len(), started.elapsed());
     for (effect, section) in lab.effects().iter().filter(|_| std::env::var_os("OSB_E2E_SHOW").is_some()) {
@@ -67,9 +71,12 @@ async fn try_every_effect(long: bool) -> Result<()> {
             println!("BROKEN {life:?}: {problem:#}\n  by: {}", struck.join("\n      "));
             problems.push(format!("{life:?} {struck:?}: {problem:#}"));
         }
+        if std::env::var_os("OSB_E2E_SHOW").is_some() {
+            println!("{life:?} {:?}: {}", started.elapsed(), struck.join("; "));
+        }
         agenda.settle(&places, &lived.struck, &lived.reached);
         if long {
-            agenda.add(&lab, occurrences);
+            agenda.add(&lab, Scope::All);
         }
     }
     let (struck, missed) = (agenda.struck.len(), agenda.missed.len());
@@ -83,6 +90,20 @@ async fn try_every_effect(long: bool) -> Result<()> {
     lab.close()
 }
 
+/// How much is struck.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// Everything.
+    All,
+    /// One of each group of effects, by this seed.
+    OneOfEach(u64),
+}
+
+fn by_clock() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970");
+    u64::from(now.subsec_nanos()) ^ now.as_secs()
+}
+
 /// Which places are still to be struck.
 #[derive(Default)]
 struct Agenda {
@@ -93,26 +114,41 @@ struct Agenda {
 }
 
 impl Agenda {
-    fn add(&mut self, lab: &Lab, occurrences: u32) {
+    fn add(&mut self, lab: &Lab, scope: Scope) {
         let only = std::env::var("OSB_E2E_ONLY").unwrap_or_default();
-        for place in lab.places(occurrences) {
-            if !place.0.to_string().contains(&only) {
-                continue;
+        let mut groups: BTreeMap<String, Vec<(Place, String)>> = BTreeMap::new();
+        for (place, section) in lab.places(if scope == Scope::All { EQUAL_EFFECTS } else { 1 }) {
+            let group = match scope {
+                Scope::All => place.to_string(),
+                Scope::OneOfEach(_) => format!("{:?} {}", place.phase, place.effect.group()),
+            };
+            if place.to_string().contains(&only) {
+                groups.entry(group).or_default().push((place, section));
             }
-            let known = self.struck.contains(&place.0) || self.missed.contains(&place.0);
-            if !known {
-                self.open.entry(place.0).or_insert((place.1, 0));
+        }
+        for mut group in groups.into_values() {
+            let chosen = match scope {
+                Scope::All => 0,
+                Scope::OneOfEach(seed) => seed as usize % group.len(),
+            };
+            let (place, section) = group.swap_remove(chosen);
+            if !self.struck.contains(&place) && !self.missed.contains(&place) {
+                self.open.entry(place).or_insert((section, 0));
             }
         }
     }
 
-    /// The next life, with one place for each of its sections that has any left.
+    /// The next life, with one place for each kind of process in each of its sections.
     fn next(&self) -> Option<(Life, Vec<Place>)> {
         let (_, (section, _)) = self.open.first_key_value()?;
         let life = Life::with(section);
-        let first = |section: &&str| self.open.iter().find(|(_, (found, _))| found == section);
-        let places = life.sections().iter().filter_map(first).map(|(place, _)| place.clone());
-        Some((life, places.collect()))
+        let mut places: BTreeMap<(&str, &str), &Place> = BTreeMap::new();
+        for (place, (section, _)) in &self.open {
+            if life.sections().contains(&&**section) {
+                places.entry((section, place.effect.role())).or_insert(place);
+            }
+        }
+        Some((life, places.into_values().cloned().collect()))
     }
 
     fn settle(&mut self, tried: &[Place], struck: &[Place], reached: &BTreeSet<String>) {

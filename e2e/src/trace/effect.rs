@@ -1,5 +1,7 @@
 //! What a call does, in words that are the same for every sandbox.
 
+use std::path::Path;
+
 use nix::libc;
 
 use super::Effect;
@@ -37,7 +39,12 @@ impl Actor<'_> {
                 if flags & libc::O_CREAT == 0 || flags & libc::O_TMPFILE == libc::O_TMPFILE {
                     return None;
                 }
-                format!("create {}", path(directory, at)?)
+                let name = memory::text(self.thread, arguments[at]);
+                let resolved = memory::resolve(self.thread, directory.map(|at| arguments[at] as i32), &name)?;
+                if Path::new(&resolved).exists() {
+                    return None;
+                }
+                format!("create {}", self.place(&resolved)?)
             }
             Call::Write { name } => {
                 let file = memory::file(self.thread, arguments[0] as i32)?;

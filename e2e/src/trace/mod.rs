@@ -36,6 +36,26 @@ impl Effect {
     pub fn role(&self) -> &str {
         self.0.split(' ').next().unwrap_or_default()
     }
+
+    /// What it has in common with effects after which everybody is in the same state: other files that are made on the
+    /// way, limits that are set, files of one directory that go, mounts of a PID 1 that has not begun.
+    #[must_use]
+    pub fn group(&self) -> String {
+        let mut words = self.0.split(' ');
+        let (role, call) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let (path, rest) = (words.next().unwrap_or_default(), words.next_back().unwrap_or_default());
+        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        match (role, call) {
+            ("init", _) => role.to_owned(),
+            (_, "chmod" | "chown") => format!("{role} ch {parent} {rest}"),
+            (_, "create" | "sync" | "truncate") => format!("{role} {call} {parent} {rest}"),
+            (_, "unlink") if !path.ends_with("ID") => format!("{role} {call} {parent} {rest}"),
+            (_, "write") if !path.ends_with("cgroup.procs") && !path.ends_with("cgroup.freeze") => {
+                format!("{role} {call} {parent}")
+            }
+            _ => self.0.clone(),
+        }
+    }
 }
 
 impl fmt::Display for Effect {

@@ -420,6 +420,11 @@ impl Lab {
 
     /// Takes another server: the next life is not to answer for what this one left.
     async fn renew(&mut self) -> Result<()> {
+        for pid in self.server.everything() {
+            let pid = rustix::process::Pid::from_raw(pid.cast_signed());
+            // It may have ended.
+            let _ = pid.map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL));
+        }
         let fresh = Self::open().await?;
         let old = std::mem::replace(self, fresh);
         (self.outcomes, self.slowest) = (old.outcomes, old.slowest);
