@@ -21,7 +21,8 @@ pub struct Census {
     pub loop_devices: usize,
     /// Entries of the directories that hold one entry per sandbox.
     pub entries: usize,
-    /// Descriptors of the server's processes, without connections of clients, who keep theirs alive for a while.
+    /// Descriptors of the server's processes, without connections of clients, who keep theirs alive for a while, and
+    /// those to the database, of which the server opens a bounded number at need.
     pub descriptors: usize,
 }
 
@@ -103,11 +104,15 @@ pub fn describe(server: &Server) -> BTreeMap<String, usize> {
     words
 }
 
+/// How the names of the database's files begin.
+const DATABASE: &str = "/server/osb.db";
+
 /// Descriptors of a process but those that are one of `clients`.
 fn descriptors(pid: u32, clients: &BTreeSet<String>) -> usize {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return 0 };
     let target = |entry: fs::DirEntry| fs::read_link(entry.path()).unwrap_or_default().to_string_lossy().into_owned();
-    entries.flatten().map(target).filter(|target| !clients.contains(target)).count()
+    let counts = |target: &String| !clients.contains(target) && !target.contains(DATABASE);
+    entries.flatten().map(target).filter(counts).count()
 }
 
 /// Every open TCP connection of this machine, named as `/proc/<pid>/fd` names it. The server itself dials registries
