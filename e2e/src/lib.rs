@@ -10,5 +10,7 @@ pub mod census;
 pub mod client;
 pub mod contract;
 pub mod guest;
+pub mod promise;
 pub mod recorder;
 pub mod server;
+pub mod trace;

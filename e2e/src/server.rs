@@ -11,6 +11,7 @@ use serde::Deserialize;
 use tempfile::TempDir;
 
 use crate::client::Client;
+use crate::trace::Tracer;
 
 /// How long a server may take to be ready on a loaded machine; the target is 50 ms.
 const READY: Duration = Duration::from_secs(20);
@@ -43,6 +44,18 @@ impl Server {
     /// # Errors
     /// The program is not built, or the server does not become ready.
     pub fn start() -> Result<Self> {
+        Self::begin(None)
+    }
+
+    /// The same for a server that is traced from its first instruction on.
+    ///
+    /// # Errors
+    /// As [`Server::start`], or it cannot be traced.
+    pub fn start_traced(tracer: &mut Tracer) -> Result<Self> {
+        Self::begin(Some(tracer))
+    }
+
+    fn begin(tracer: Option<&mut Tracer>) -> Result<Self> {
         let scratch = tempfile::Builder::new().prefix("osb-e2e-").tempdir()?;
         set_mode(scratch.path(), 0o755)?;
         let data = scratch.path().join("data");
@@ -50,7 +63,7 @@ impl Server {
         // A copy: its path tells this server's processes from everybody else's.
         let program = scratch.path().join("osb");
         copy_program(&built("OSB_BIN", "osb")?, &program)?;
-        let (child, facts) = launch(&program, scratch.path())?;
+        let (child, facts) = launch(&program, scratch.path(), tracer)?;
         let key = fs::read_to_string(data.join("api-key")).context("read the API key")?;
         Ok(Self { child, scratch, program, facts, key: key.trim().to_owned() })
     }
@@ -60,9 +73,21 @@ impl Server {
     /// # Errors
     /// As [`Server::start`].
     pub fn start_again(&mut self) -> Result<()> {
+        self.replace(None)
+    }
+
+    /// The same, traced.
+    ///
+    /// # Errors
+    /// As [`Server::start_traced`].
+    pub fn start_again_traced(&mut self, tracer: &mut Tracer) -> Result<()> {
+        self.replace(Some(tracer))
+    }
+
+    fn replace(&mut self, tracer: Option<&mut Tracer>) -> Result<()> {
         let _ = self.child.kill();
         self.child.wait().context("reap the old server")?;
-        let (child, facts) = launch(&self.program, self.scratch.path())?;
+        let (child, facts) = launch(&self.program, self.scratch.path(), tracer)?;
         self.child = child;
         self.facts = facts;
         Ok(())
@@ -158,12 +183,20 @@ impl Drop for Server {
     }
 }
 
-fn launch(program: &Path, scratch: &Path) -> Result<(Child, Facts)> {
+fn launch(program: &Path, scratch: &Path, tracer: Option<&mut Tracer>) -> Result<(Child, Facts)> {
     let data = scratch.join("data");
     let ready = data.join("server.json");
     let _ = fs::remove_file(&ready);
     let log = File::options().create(true).append(true).open(scratch.join("server.log"))?;
-    let mut child = Command::new(program)
+    let mut command = if tracer.is_some() {
+        // It stops itself until the tracer has it, and then becomes the server.
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", "kill -STOP $$; exec \"$0\" \"$@\""]).arg(program);
+        shell
+    } else {
+        Command::new(program)
+    };
+    let mut child = command
         .args(["server", "--host", "127.0.0.1", "--port", "0"])
         .env_clear()
         .env("PATH", PATH)
@@ -176,6 +209,14 @@ fn launch(program: &Path, scratch: &Path) -> Result<(Child, Facts)> {
         .spawn()
         .with_context(|| format!("start {}", program.display()))?;
     let deadline = Instant::now() + READY;
+    if let Some(tracer) = tracer {
+        let traced = stopped(child.id(), deadline).and_then(|()| tracer.follow(child.id(), &data, program));
+        if let Err(error) = traced {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(error);
+        }
+    }
     loop {
         if let Ok(text) = fs::read(&ready)
             && let Ok(facts) = serde_json::from_slice::<Facts>(&text)
@@ -191,6 +232,18 @@ fn launch(program: &Path, scratch: &Path) -> Result<(Child, Facts)> {
             let _ = child.wait();
             bail!("server not ready after {READY:?}:\n{}", log());
         }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Waits until a process has stopped itself.
+fn stopped(pid: u32, deadline: Instant) -> Result<()> {
+    loop {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("look at the server's process")?;
+        if stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')) {
+            return Ok(());
+        }
+        anyhow::ensure!(Instant::now() < deadline, "the server's process did not stop itself");
         std::thread::sleep(LOOK);
     }
 }

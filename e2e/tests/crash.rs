@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use e2e::census::Census;
 use e2e::client::Client;
+use e2e::promise::{Promise, settled};
 use e2e::server::Server;
 use serde_json::json;
 
@@ -24,19 +24,8 @@ const KEPT: usize = 3;
 const MAX_PAUSE_MS: u64 = 150;
 /// In this time a killed server must answer again.
 const BACK: Duration = Duration::from_secs(2);
-/// In this time everything of the deleted sandboxes must be gone.
-const SETTLE: Duration = Duration::from_secs(15);
 /// Lines that each background command writes.
 const LINES: usize = 60;
-
-/// What a client was promised about one sandbox.
-struct Promise {
-    id: String,
-    /// Deadlines that may be in force: more than one after a renewal without an answer.
-    deadlines: Vec<String>,
-    /// A background command that was started, and whether its start was answered.
-    background: Option<String>,
-}
 
 #[test]
 fn os_002_nothing_is_lost_or_left_when_processes_are_killed() {
@@ -87,7 +76,7 @@ async fn storm(seed: u64, kills: usize) -> Result<()> {
     let mut outcomes: BTreeMap<String, usize> = BTreeMap::new();
     let mut broken = Vec::new();
     for promise in &promises {
-        match check(&client, promise).await {
+        match promise.check(&client).await {
             Ok(outcome) => *outcomes.entry(outcome).or_default() += 1,
             Err(error) => broken.push(format!("{}: {error:#}", promise.id)),
         }
@@ -126,21 +115,6 @@ fn body(timeout: u64) -> serde_json::Value {
     })
 }
 
-/// Takes the census until it stays the same for a moment, or equals `wanted`.
-async fn settled(server: &Server, wanted: Option<&Census>) -> Census {
-    let deadline = Instant::now() + SETTLE;
-    let mut last = Census::take(server);
-    loop {
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        let now = Census::take(server);
-        let done = wanted.map_or(now == last, |wanted| now.within(wanted));
-        if done || Instant::now() > deadline {
-            return now;
-        }
-        last = now;
-    }
-}
-
 async fn kill_and_wait(server: &Server, client: &Client, role: &str) -> Result<Duration> {
     let deadline = Instant::now() + BACK;
     // The one killed before may be on its way up still.
@@ -170,17 +144,18 @@ async fn work(client: Client, mut random: Random, stop: Arc<AtomicBool>, created
     while !stop.load(Ordering::Relaxed) {
         let timeout = 600 + random.below(3000);
         // A create without an answer promised nothing.
-        let Ok((id, deadline)) = client.create(&body(timeout)).await else { continue };
+        let Ok(answered) = client.create(&body(timeout)).await else { continue };
         created.fetch_add(1, Ordering::Relaxed);
-        let mut promise = Promise { id, deadlines: deadline.into_iter().collect(), background: None };
+        let mut promise = Promise::new(answered);
         // Failures while something is down are expected; what was answered is held to.
         if let Ok(at) = client.endpoint(&promise.id).await {
             let command = format!("for n in $(seq {LINES}); do echo line $n; sleep 0.01; done");
-            promise.background = client.start(&at, &command).await.ok();
+            let expected = (1..=LINES).map(|number| format!("line {number}\n")).collect();
+            promise.background = client.start(&at, &command).await.ok().map(|id| (id, expected));
             let _ = client.run(&at, "echo in between").await;
         }
         if random.below(2) == 0 {
-            renew(&client, &mut promise, 4000 + random.below(4000)).await;
+            promise.renew(&client, 4000 + random.below(4000)).await;
         }
         promises.push(promise);
         if promises.len() > KEPT {
@@ -192,80 +167,6 @@ async fn work(client: Client, mut random: Random, stop: Arc<AtomicBool>, created
         }
     }
     promises
-}
-
-async fn renew(client: &Client, promise: &mut Promise, seconds: u64) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970").as_secs();
-    let wanted = rfc3339(now + seconds);
-    let answer = client
-        .call("POST", &format!("/sandboxes/{}/renew-expiration", promise.id), Some(&json!({"expiresAt": wanted})))
-        .await;
-    match answer {
-        Ok(answer) if answer.status == 200 => promise.deadlines = vec![wanted],
-        Ok(_) => {}
-        Err(_) => promise.deadlines.push(wanted),
-    }
-}
-
-/// Holds the server to one promise; says how it was kept.
-async fn check(client: &Client, promise: &Promise) -> Result<String> {
-    // The look-up waits for a create that is still under way.
-    let at = client.endpoint(&promise.id).await;
-    let detail = client.get(&promise.id).await?;
-    let state = detail["status"]["state"].as_str().unwrap_or_default();
-    if state == "Failed" {
-        let cause = detail["status"]["message"].as_str().unwrap_or_default();
-        anyhow::ensure!(!cause.is_empty(), "Failed without a cause: {detail}");
-        let reason = detail["status"]["reason"].as_str().unwrap_or_default();
-        return Ok(format!("Failed {reason}: {}", cause.chars().take(90).collect::<String>()));
-    }
-    anyhow::ensure!(state == "Running", "state {state}: {detail}");
-    let at = at?;
-    let echo = client.run(&at, "echo still here").await?;
-    anyhow::ensure!(echo.stdout == "still here\n" && echo.exit_code == Some(0), "echo gave {echo:?}");
-    let deadline = detail["expiresAt"].as_str().unwrap_or_default();
-    anyhow::ensure!(
-        promise.deadlines.iter().any(|wanted| seconds(wanted) == seconds(deadline)),
-        "deadline {deadline}, promised {:?}",
-        promise.deadlines
-    );
-    if let Some(id) = &promise.background {
-        let expected: String = (1..=LINES).map(|number| format!("line {number}\n")).collect();
-        let patience = Instant::now() + Duration::from_secs(10);
-        loop {
-            let logs = client.logs(&at, id).await?;
-            if logs == expected {
-                break;
-            }
-            let so_far = expected.starts_with(&logs) && Instant::now() < patience;
-            anyhow::ensure!(so_far, "background logs are {logs:?}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-    Ok("Running".into())
-}
-
-/// The part of a timestamp down to the second.
-fn seconds(timestamp: &str) -> &str {
-    timestamp.get(..19).unwrap_or(timestamp)
-}
-
-fn rfc3339(unix_seconds: u64) -> String {
-    const DAY: u64 = 86_400;
-    let (mut days, rest) = (unix_seconds / DAY, unix_seconds % DAY);
-    let mut year = 1970;
-    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    while days >= 365 + u64::from(leap(year)) {
-        days -= 365 + u64::from(leap(year));
-        year += 1;
-    }
-    let lengths = [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let mut month = 0;
-    while days >= lengths[month] {
-        days -= lengths[month];
-        month += 1;
-    }
-    format!("{year:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", month + 1, days + 1, rest / 3600, rest / 60 % 60, rest % 60)
 }
 
 /// xorshift64*: small, seeded, good enough to pick moments.

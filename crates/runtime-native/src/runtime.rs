@@ -81,12 +81,12 @@ struct Stand {
 }
 
 impl NativeRuntime {
-    /// Asks the jailer what it can do, opens the image store and begins to watch for ends.
+    /// Asks the jailer what it can do, opens the image store and begins to watch for ends. The client can be given
+    /// another jailer at any time, also while this waits for one.
     ///
     /// # Errors
-    /// When the jailer does not answer or a directory cannot be used.
-    pub async fn connect(jailer: OwnedFd, settings: Settings) -> Result<Self> {
-        let client = Client::new(jailer)?;
+    /// When no jailer answers or a directory cannot be used.
+    pub async fn connect(client: Client, settings: Settings) -> Result<Self> {
         let capabilities = match client.ask(&Request::Probe, &[], QUICK_DEADLINE).await?.0 {
             Reply::Probed(probe) => probe.capabilities,
             other => return Err(unexpected(&other)),
@@ -103,13 +103,6 @@ impl NativeRuntime {
     /// The image store that sandboxes are made from.
     pub fn images(&self) -> &image::Store {
         &self.images
-    }
-
-    /// Asks another jailer from now on.
-    pub fn replace(&self, jailer: OwnedFd) {
-        if let Err(error) = self.client.replace(jailer) {
-            tracing::error!(%error, "new jailer cannot be used");
-        }
     }
 
     async fn ask(

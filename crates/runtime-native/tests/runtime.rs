@@ -9,9 +9,17 @@ use std::time::Duration;
 use common::Jailer;
 use lifecycle::runtime::{Create, ErrorKind, ExecdAddress, Exit, Observed, Runtime};
 use lifecycle::spec::{Limits, SandboxId, SandboxSpec};
-use runtime_native::{NativeRuntime, Settings};
+use runtime_native::{Client, NativeRuntime, Settings};
 
 async fn connect(jailer: &Jailer) -> NativeRuntime {
+    connect_by(client(jailer), jailer).await
+}
+
+fn client(jailer: &Jailer) -> Client {
+    Client::new(jailer.socket()).expect("watch the socket")
+}
+
+async fn connect_by(client: Client, jailer: &Jailer) -> NativeRuntime {
     let settings = Settings {
         data_dir: jailer.paths.root().to_owned(),
         images_dir: jailer.paths.root().join("images"),
@@ -19,7 +27,7 @@ async fn connect(jailer: &Jailer) -> NativeRuntime {
         grace: Duration::from_secs(1),
         lease: None,
     };
-    NativeRuntime::connect(jailer.socket(), settings).await.expect("connect")
+    NativeRuntime::connect(client, settings).await.expect("connect")
 }
 
 fn spec(image: &str, entrypoint: &[&str]) -> SandboxSpec {
@@ -76,12 +84,13 @@ async fn the_host_image_runs_and_its_end_is_announced() {
 #[tokio::test]
 async fn requests_survive_the_jailer() {
     let mut jailer = Jailer::start();
-    let runtime = connect(&jailer).await;
+    let client = client(&jailer);
+    let runtime = connect_by(client.clone(), &jailer).await;
     let id = id("survive");
     create(&runtime, &id, &spec("host", &["sleep", "1000"])).await.expect("create");
     jailer.restart();
     let asked = runtime.observe(&id);
-    runtime.replace(jailer.socket());
+    client.replace(jailer.socket()).expect("watch the socket");
     assert_eq!(asked.await.expect("observe"), Observed::Running);
     let ExecdAddress::Unix(socket) = runtime.execd(&id) else { panic!("a path") };
     std::os::unix::net::UnixStream::connect(socket).expect("execd still answers");

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use runtime_native::{NativeRuntime, Settings, wire};
+use runtime_native::{Client, NativeRuntime, Settings, wire};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::thread::{Gid, Uid};
@@ -116,7 +116,14 @@ async fn serve(
     jailer: OwnedFd,
     control: OwnedFd,
 ) -> Result<(), Failure> {
-    let (runtime, images) = runtime(&config, &boot.data_dir, jailer, None).await?;
+    let jailer = client(jailer)?;
+    let ready = control.try_clone().map_err(|error| Failure::new("START_FAILED", error.to_string()))?;
+    let mut stop = Box::pin(stopped(control, jailer.clone()));
+    let (runtime, images) = tokio::select! {
+        connected = runtime(&config, &boot.data_dir, jailer, None) => connected?,
+        // Also takes in the successor of a jailer that died before it had answered.
+        () = &mut stop => return Ok(()),
+    };
     let options = Options {
         database: Database::File(config.store.path.clone().unwrap_or_else(|| boot.data_dir.join("server/osb.db"))),
         config,
@@ -125,12 +132,20 @@ async fn serve(
         leased: false,
     };
     let listener = listen(listener)?;
-    wire::send(control.as_fd(), &FromApi::Ready, &[], SendFlags::empty())
+    wire::send(ready.as_fd(), &FromApi::Ready, &[], SendFlags::empty())
         .map_err(|errno| lost("say that it is ready", errno))?;
-    let stop = stopped(control, runtime.clone());
+    drop(ready);
     server::serve(options, runtime, Some(images), listener, stop)
         .await
         .map_err(|error| Failure::new("START_FAILED", with_causes(&error)))
+}
+
+/// Asks the jailer over this socket, until it is given another.
+///
+/// # Errors
+/// When the socket cannot be watched.
+pub fn client(jailer: OwnedFd) -> Result<Client, Failure> {
+    Client::new(jailer).map_err(|failure| Failure::new("START_FAILED", failure.message))
 }
 
 /// The native runtime and the image store that it draws from.
@@ -140,7 +155,7 @@ async fn serve(
 pub async fn runtime(
     config: &Config,
     data_dir: &Path,
-    jailer: OwnedFd,
+    jailer: Client,
     lease: Option<OwnedFd>,
 ) -> Result<(Arc<NativeRuntime>, image::Store), Failure> {
     let settings = Settings {
@@ -166,7 +181,7 @@ pub fn listen(listener: TcpListener) -> Result<tokio::net::TcpListener, Failure>
 }
 
 /// Waits for TERM, or for the end of the supervisor; takes new jailers in meanwhile.
-async fn stopped(control: OwnedFd, runtime: Arc<NativeRuntime>) {
+async fn stopped(control: OwnedFd, jailer: Client) {
     let Ok(control) = runtime_native::sys::watched(control) else { return };
     let Ok(mut terminate) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) else { return };
     // At a terminal Ctrl-C reaches every process of the group; the supervisor decides what it means.
@@ -187,7 +202,9 @@ async fn stopped(control: OwnedFd, runtime: Arc<NativeRuntime>) {
                     && let Some(socket) = fds.pop()
                 {
                     tracing::info!("another jailer took over");
-                    runtime.replace(socket);
+                    if let Err(error) = jailer.replace(socket) {
+                        tracing::error!(%error, "new jailer cannot be used");
+                    }
                 }
             }
             Err(Errno::AGAIN) => ready.clear_ready(),

@@ -73,7 +73,7 @@ pub async fn start() -> Result<Engine, Failure> {
         .spawn()
         .map_err(|error| failed("start the jailer", error))?;
     let (lease, writer) = std::io::pipe().map_err(|error| failed("make the lease", error))?;
-    let (runtime, images) = api::runtime(&config, &part, ours, Some(lease.into())).await?;
+    let (runtime, images) = api::runtime(&config, &part, api::client(ours)?, Some(lease.into())).await?;
 
     let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
         .map_err(|error| failed("listen on loopback", error))?;
@@ -123,7 +123,7 @@ async fn remove_engine(part: &Path, config: &Config) -> Result<(), Failure> {
         .stdin(Stdio::from(theirs))
         .spawn()
         .map_err(|error| failed("start the jailer", error))?;
-    let (runtime, images) = api::runtime(config, part, ours, None).await?;
+    let (runtime, images) = api::runtime(config, part, api::client(ours)?, None).await?;
     let error = |error: lifecycle::runtime::RuntimeError| Failure::new("ENGINE_FAILED", error.message);
     for id in runtime.list().await.map_err(error)? {
         runtime.destroy(&id, Duration::ZERO).await.map_err(error)?;

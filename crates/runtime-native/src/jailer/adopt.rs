@@ -15,7 +15,7 @@ use super::create::Live;
 use super::status::StatusReader;
 use super::{Jail, destroy, watch};
 use crate::error::{Context, Failure, Result};
-use crate::state::{self, ExitRecord, Monitor, Process, State};
+use crate::state::{self, Monitor, Process, State};
 use crate::sys::ChildEnd;
 use crate::wire::Plan;
 
@@ -35,13 +35,13 @@ pub enum Found {
     Abandoned(SandboxId),
 }
 
-/// Looks at every sandbox that has not ended.
+/// Looks at every sandbox that has not ended, and at those whose end nobody announced.
 pub fn find(jail: &Jail) -> Result<Vec<Found>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(jail.paths.sandboxes()).op("list sandboxes")? {
         let entry = entry.op("list sandboxes")?;
         let Some(id) = entry.file_name().to_str().and_then(SandboxId::parse) else { continue };
-        if state::load::<ExitRecord>(&entry.path(), state::EXIT)?.is_some() {
+        if is_done(jail, &entry) {
             continue;
         }
         let Some(known) = state::load::<Monitor>(&entry.path(), state::MONITOR)? else { continue };
@@ -56,13 +56,18 @@ pub fn find(jail: &Jail) -> Result<Vec<Found>> {
     Ok(found)
 }
 
+/// Whether a sandbox's end is recorded and announced. A monitor may be killed between the two.
+fn is_done(jail: &Jail, entry: &fs::DirEntry) -> bool {
+    entry.path().join(state::EXIT).exists() && jail.paths.exits().join(entry.file_name()).exists()
+}
+
 /// The sandbox whose monitor had this number, if it needs another one.
 pub fn abandoned_by(jail: &Jail, pid: Pid) -> Result<Option<SandboxId>> {
     for entry in fs::read_dir(jail.paths.sandboxes()).op("list sandboxes")? {
         let entry = entry.op("list sandboxes")?;
         let known = state::load::<Monitor>(&entry.path(), state::MONITOR)?;
         let ours = known.is_some_and(|known| known.monitor.pid == pid.as_raw_nonzero().get());
-        if ours && !entry.path().join(state::EXIT).exists() {
+        if ours && !is_done(jail, &entry) {
             return Ok(entry.file_name().to_str().and_then(SandboxId::parse));
         }
     }
@@ -89,7 +94,9 @@ fn take_over(jail: &Jail, id: &SandboxId) -> Result<Option<Live<'static>>> {
         return Ok(None);
     };
     let Some(init) = known.init.open() else {
-        if known.receipt.is_some() && !directory.join(state::EXIT).exists() {
+        if directory.join(state::EXIT).exists() {
+            watch::announce(jail, id)?;
+        } else if known.receipt.is_some() {
             // Its monitor had waited for it and was killed before it could write down how it ended.
             let counters = jail.group(id).map(|group| group.counters()).unwrap_or_default();
             let end = ChildEnd { code: None, signal: None };

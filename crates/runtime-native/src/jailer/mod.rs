@@ -379,7 +379,7 @@ impl Jailer {
             if self.children.remove(&pid) {
                 if end.code != Some(0) {
                     if let Some(name) = seat {
-                        self.clear_seat(&name);
+                        self.clear_seat(name);
                     }
                     self.adopt_after(pid);
                 }

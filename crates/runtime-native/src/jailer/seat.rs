@@ -119,14 +119,16 @@ impl Jailer {
     }
 
     /// Removes the groups of a worker that ended out of order, in a process of its own, unless they are a sandbox's.
-    pub(super) fn clear_seat(&mut self, name: &str) {
+    pub(super) fn clear_seat(&mut self, name: String) {
         match sys::fork() {
             Ok(Forked::Parent(pid)) => {
                 self.children.insert(pid);
+                // If it is killed too, another goes on with what it left.
+                self.seats.names.insert(pid, name);
             }
             Ok(Forked::Child) => {
                 sys::close_all_except(&[0, 1, 2]);
-                if let Err(failure) = clear(&self.jail, name) {
+                if let Err(failure) = clear(&self.jail, &name) {
                     eprintln!("osb jailer: remove the groups of a killed worker: {failure}");
                 }
                 std::process::exit(0)

@@ -162,8 +162,13 @@ fn end_of_strangers_child(process: &OwnedFd) -> ChildEnd {
 /// Writes the exit record and its copy in the directory that the server watches.
 pub fn write(jail: &Jail, id: &lifecycle::spec::SandboxId, exit: Exit) -> Result<()> {
     let at = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
+    state::store(&jail.paths.sandbox(id), state::EXIT, &ExitRecord { exit, at })?;
+    announce(jail, id)
+}
+
+/// Makes the copy of an exit record. May be repeated: whoever wrote the record may have been killed before this.
+pub fn announce(jail: &Jail, id: &lifecycle::spec::SandboxId) -> Result<()> {
     let directory = jail.paths.sandbox(id);
-    state::store(&directory, state::EXIT, &ExitRecord { exit, at })?;
     let copy = jail.paths.exits().join(id.as_str());
     match fs::hard_link(directory.join(state::EXIT), &copy) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
