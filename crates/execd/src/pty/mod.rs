@@ -88,7 +88,8 @@ pub async fn create(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<An
     let body: CreateTerminal = read_optional_json(request).await?.unwrap_or_default();
     if daemon.terminals.sessions.borrow().len() >= MAX_SESSIONS {
         let message = format!(
-            "there are {MAX_SESSIONS} terminals already; DELETE /pty/ID one that is no longer needed (GET /v1/pty lists them)"
+            "there are {MAX_SESSIONS} terminals already; DELETE /pty/ID one that is no longer needed \
+             (GET /v1/pty lists them)"
         );
         return Err(ApiError::new(StatusCode::BAD_REQUEST, code::RUNTIME_ERROR, message));
     }

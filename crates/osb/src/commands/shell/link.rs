@@ -294,7 +294,8 @@ impl Shown<'_> {
             Ok(ServerFrame::Error { code, .. }) if code == error_code::STDIN_WRITE_FAILED => {
                 self.input_failed.set(true);
             }
-            Ok(ServerFrame::Error { code, .. }) if code == error_code::INVALID_FRAME => {} // of a daemon that knows less
+            // Of a daemon that knows less.
+            Ok(ServerFrame::Error { code, .. }) if code == error_code::INVALID_FRAME => {}
             Ok(ServerFrame::Error { code, error }) => return Err(Failure::new(&code, error)),
             Ok(ServerFrame::Pong) | Err(_) => {}
         }

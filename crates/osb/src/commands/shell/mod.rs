@@ -37,8 +37,8 @@ const EXIT_UNKNOWN_SIGNAL: u8 = 255;
 #[command(
     after_help = "One word is shell text; several words are a program and its arguments; none is an interactive shell.\n\
 The exit code is the shell's own; 128+n when signal n ended it, 125 when it could not be run at all.\n\
-Where standard input or output is no terminal, the shell gets pipes: input ends where it ends here, and standard\n\
-error comes apart.\n\n\
+Where standard input or output is no terminal, the shell gets pipes: input ends where it ends here, and\n\
+standard error comes apart.\n\n\
 Keys, typed after Enter:\n  ~.   end the terminal and everything in it\n  ~d   leave it running; --attach comes back to it\n  ~~   one ~\n\n\
 A dropped connection is taken up again where it broke.\n\n\
 Examples:\n  osb shell ID\n  osb shell ID -- htop\n  osb shell ID -- 'cd /work && make' < answers"
