@@ -67,6 +67,8 @@ pub struct Daemon {
     pub watches: files::Watches,
     /// Metrics of the sandbox.
     pub metrics: Sampler,
+    /// The isolated session whose init this execd is.
+    pub isolated: std::cell::OnceCell<Rc<crate::isolated::Session>>,
 }
 
 impl Daemon {
@@ -99,6 +101,7 @@ impl Daemon {
             file_workers: files::Workers::default(),
             watches: files::Watches::default(),
             metrics: Sampler::start(),
+            isolated: std::cell::OnceCell::new(),
         })
     }
 

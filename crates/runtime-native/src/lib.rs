@@ -16,6 +16,8 @@ pub mod policy;
 pub mod probe;
 pub mod rootfs;
 mod runtime;
+mod session_init;
+mod session_root;
 pub mod seccomp;
 pub mod state;
 pub mod sys;

@@ -16,6 +16,8 @@ use crate::jailer::{Jail, Mode};
 pub struct Probe {
     /// What the runtime can do, as the API tells it.
     pub capabilities: Capabilities,
+    /// What can be done about isolated sessions; `None` when there can be none.
+    pub sessions: Option<lifecycle::isolated::Means>,
     /// The kernel's release.
     pub kernel: String,
     /// Why disk images cannot be used, if they cannot.
@@ -44,9 +46,18 @@ pub(crate) fn probe(jail: &Jail) -> Probe {
     let uname = rustix::system::uname();
     Probe {
         capabilities,
+        sessions: sessions(jail),
         kernel: uname.release().to_string_lossy().into_owned(),
         disk_images: disk_images().err().map(|failure| failure.message),
     }
+}
+
+/// What can be done about isolated sessions.
+fn sessions(jail: &Jail) -> Option<lifecycle::isolated::Means> {
+    (jail.mode == Mode::Root).then(|| lifecycle::isolated::Means {
+        other_ids: jail.ids() == Ids::Range,
+        weaker: Vec::new(),
+    })
 }
 
 /// What is weaker here than on a machine that can do everything, one sentence each.

@@ -196,7 +196,7 @@ fn output_pipe() -> Result<(Receiver, OwnedFd)> {
 }
 
 /// The answer of an event stream, and the end that fills it.
-pub(super) fn event_stream() -> (ByteSender, Answer) {
+pub fn event_stream() -> (ByteSender, Answer) {
     let (sender, mut answer) = crate::http::stream(stream::CONTENT_TYPE, None);
     let headers = answer.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));

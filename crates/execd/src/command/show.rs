@@ -148,7 +148,7 @@ async fn whole_end(journal: &Rc<Journal>, from: u64, end: u64, unit: Unit) -> io
 }
 
 /// Bytes at the end that begin a character and do not finish it.
-pub(super) fn unfinished_character(text: &[u8]) -> usize {
+pub fn unfinished_character(text: &[u8]) -> usize {
     let back = text.iter().rev().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
     let Some(lead) = text.len().checked_sub(back + 1).map(|at| text[at]) else {
         return 0;

@@ -5,12 +5,13 @@ use std::rc::Rc;
 use http::{HeaderName, Method, Request, StatusCode};
 use hyper::body::Incoming;
 use protocol::execd::code;
+use protocol::execd::isolated::{Capabilities, Surroundings};
 use protocol::headers;
 
 use super::{Answer, Query, proxy, refuse, tunnel};
 use crate::daemon::Daemon;
 use crate::error::{ApiError, Result};
-use crate::{command, files, metrics, session};
+use crate::{command, files, isolated, metrics, session};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static(headers::REQUEST_ID);
 
@@ -77,10 +78,18 @@ async fn dispatch(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answ
         }
 
         (&Method::GET, ["v1", "isolated", "capabilities"]) => Ok(isolated_capabilities()),
+        (_, ["v1", "isolated", "session", id, ..]) if daemon.isolated.get().is_some() => {
+            let rest = &path["/v1/isolated/session/".len() + id.len()..];
+            isolated::route(&daemon, id, rest, request).await
+        }
+        (_, ["v1", "isolated", ..]) => isolated::unavailable(),
+        (&Method::GET, ["v1", "environment"]) => {
+            let env = daemon.env_with_file().into_iter().collect();
+            Ok(super::json(StatusCode::OK, &Surroundings { env, user: daemon.user() }))
+        }
         // The rooms of a later issue; a client learns at once that they are empty.
         (_, ["code", ..]) => not_yet("code contexts"),
         (_, ["pty", ..]) => not_yet("terminals"),
-        (_, ["v1", "isolated", ..]) => not_yet("isolated sessions"),
         _ => Ok(super::not_found()),
     }
 }
@@ -90,18 +99,8 @@ fn not_yet(what: &str) -> Result<Answer> {
     Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, code::NOT_SUPPORTED, message))
 }
 
-/// Always 200, because clients ask here whether they may ask elsewhere.
+/// Always 200, because clients ask here whether they may ask elsewhere. The server answers in our place.
 fn isolated_capabilities() -> Answer {
-    #[derive(serde::Serialize)]
-    struct Capabilities {
-        available: bool,
-        message: &'static str,
-        commit_supported: bool,
-        diff_supported: bool,
-    }
-    let message = "this execd does not support isolated sessions yet";
-    super::json(
-        StatusCode::OK,
-        &Capabilities { available: false, message, commit_supported: false, diff_supported: false },
-    )
+    let message = "isolated sessions are made by the server: call it through the sandbox's endpoint".to_owned();
+    super::json(StatusCode::OK, &Capabilities { message: Some(message), ..Capabilities::default() })
 }

@@ -24,3 +24,7 @@ pub const CONTEXT_NOT_FOUND: &str = "CONTEXT_NOT_FOUND";
 pub const FILESYSTEM_IDENTITY_UNAVAILABLE: &str = "FILESYSTEM_IDENTITY_UNAVAILABLE";
 /// This build or platform cannot do it.
 pub const NOT_SUPPORTED: &str = "NOT_SUPPORTED";
+/// An isolated session or run that does not exist.
+pub const SESSION_NOT_FOUND: &str = "SESSION_NOT_FOUND";
+/// Isolated sessions cannot be had here.
+pub const SERVICE_UNAVAILABLE: &str = "SERVICE_UNAVAILABLE";

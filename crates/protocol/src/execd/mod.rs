@@ -5,6 +5,7 @@ pub mod code;
 pub mod command;
 pub mod files;
 pub mod header;
+pub mod isolated;
 pub mod metrics;
 pub mod output;
 pub mod session;
