@@ -16,8 +16,8 @@ use crate::jailer::{Jail, Mode};
 pub struct Probe {
     /// What the runtime can do, as the API tells it.
     pub capabilities: Capabilities,
-    /// What can be done about isolated sessions; `None` when there can be none.
-    pub sessions: Option<lifecycle::isolated::Means>,
+    /// What can be done about isolated sessions.
+    pub sessions: lifecycle::isolated::Means,
     /// The kernel's release.
     pub kernel: String,
     /// Why disk images cannot be used, if they cannot.
@@ -52,12 +52,9 @@ pub(crate) fn probe(jail: &Jail) -> Probe {
     }
 }
 
-/// What can be done about isolated sessions.
-fn sessions(jail: &Jail) -> Option<lifecycle::isolated::Means> {
-    (jail.mode == Mode::Root).then(|| lifecycle::isolated::Means {
-        other_ids: jail.ids() == Ids::Range,
-        weaker: Vec::new(),
-    })
+/// What can be done about isolated sessions. Whether an overlay can stand on a sandbox's own is seen at the first one.
+fn sessions(jail: &Jail) -> lifecycle::isolated::Means {
+    lifecycle::isolated::Means { other_ids: jail.ids() == Ids::Range, weaker: weaker(jail) }
 }
 
 /// What is weaker here than on a machine that can do everything, one sentence each.

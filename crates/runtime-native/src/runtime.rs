@@ -61,8 +61,8 @@ pub struct NativeRuntime {
     images: image::Store,
     settings: Settings,
     capabilities: Capabilities,
-    /// What can be done about isolated sessions; `None` when there can be none.
-    sessions: Option<lifecycle::isolated::Means>,
+    /// What can be done about isolated sessions.
+    sessions: lifecycle::isolated::Means,
     ends: Mutex<mpsc::Receiver<SandboxId>>,
     host: Mutex<Option<(Instant, HostLayer)>>,
 }
@@ -328,7 +328,7 @@ impl Runtime for NativeRuntime {
     }
 
     fn isolated(&self) -> Option<&dyn lifecycle::isolated::Isolated> {
-        self.sessions.is_some().then_some(self)
+        Some(self)
     }
 }
 

@@ -34,8 +34,6 @@ pub struct Birth<'a> {
     pub status: OwnedFd,
     /// The counters of namespaces in the sandbox, raised for the time of the building.
     pub counters: Vec<OwnedFd>,
-    /// The sandbox's cgroup namespace.
-    pub cgroups: Option<OwnedFd>,
     /// The program.
     pub execd: BorrowedFd<'a>,
     /// The session.
@@ -100,9 +98,8 @@ fn build(birth: &Birth<'_>) -> Result<(Vec<session_root::Sides>, OwnedFd)> {
         return Err(Failure::internal("the process that makes the session ended"));
     }
     init::take_identity(birth.ids)?;
-    if let Some(cgroups) = &birth.cgroups {
-        sys::join_namespace(cgroups.as_fd()).op("enter the sandbox's cgroup namespace")?;
-    }
+    // Rooted at the sandbox's groups, which it was born in.
+    sys::unshare_cgroup_namespace().op("enter a cgroup namespace")?;
     rustix::system::sethostname(HOST_NAME).op("set the host name")?;
     let shm_bytes = birth.limits.memory_bytes.map_or(init::DEFAULT_SHM_BYTES, |bytes| (bytes / 2).max(4096));
     let ephemeral_bytes = birth.limits.memory_bytes.map_or(EPHEMERAL_BYTES, |bytes| (bytes / 2).max(4096));
@@ -122,7 +119,6 @@ pub fn keep(birth: &Birth<'_>) -> Vec<i32> {
     let mut keep: Vec<i32> = [&birth.go, &birth.errors, &birth.listener, &birth.boot, &birth.status]
         .into_iter()
         .chain(&birth.counters)
-        .chain(&birth.cgroups)
         .map(|fd| fd.as_raw_fd())
         .collect();
     keep.push(birth.execd.as_raw_fd());

@@ -20,7 +20,7 @@ use rustix::thread::{Uid, set_thread_res_uid};
 
 use super::seat::Seat;
 use super::status::StatusReader;
-use super::{Jail, Mode, destroy, receipt, watch};
+use super::{Jail, Mode, destroy, receipt, session, watch};
 use crate::disk::{self, Disk, Size};
 use crate::error::{Context, Failure, Kind, Result};
 use crate::idrange::{self, Slot};
@@ -84,6 +84,8 @@ pub struct Live<'a> {
     pub grace: Duration,
     /// Limits, for the words of the exit record.
     pub limits: wire::PlanLimits,
+    /// Namespaces that are kept open for its isolated sessions, which look for them here by way of /proc.
+    pub _namespaces: Vec<OwnedFd>,
     /// Locked as long as this process writes in the sandbox's directory; a destroy waits for it.
     pub watching: Option<File>,
 }
@@ -271,6 +273,7 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<(Live<
     let mut known = State { init: process, slot: slot.map(|slot| slot.0), receipt: None };
     state::store(&jail.paths.sandbox(&plan.id), state::STATE, &known)?;
     map_ids(jail, pid, slot)?;
+    let namespaces = session::to_keep(jail, pid)?;
     if let (Some(group), None) = (&group, seat) {
         group.add(pid)?;
     }
@@ -305,6 +308,7 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<(Live<
         lease: order.lease,
         grace,
         limits: plan.limits.clone(),
+        _namespaces: namespaces,
         watching: Some(watching),
     };
     Ok((live, receipt))

@@ -2,7 +2,8 @@
 //!
 //! A worker, which sees the host, writes down what it does; a builder, its child, joins the sandbox's namespaces and
 //! limits and clones the session's first process there, which mounts what the session has (see [`crate::session_root`])
-//! and becomes its execd. That process is the init of a PID namespace below the sandbox's: its end ends the session, the
+//! and becomes its execd. (The kernel wants whoever makes a PID namespace to be in the one above it, so the builder's own
+//! child clones, and makes the new process the builder's child and not its own.) That process is the init of a PID namespace below the sandbox's: its end ends the session, the
 //! sandbox's end ends it. Neither worker nor builder stays; the jailer reaps the session's init and clears up after it.
 //!
 //! Order: record, socket, then the process, then its number, then "go". Whatever is cut off is removed by an `end` of
@@ -10,7 +11,7 @@
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use lifecycle::isolated::{MAX_BINDS, MAX_MOUNTS, Record, Seen, SessionId, Sessio
 use lifecycle::spec::SandboxId;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{FlockOperation, Mode as FileMode, OFlags, flock};
+use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal, waitpid};
 
 use super::status::StatusReader;
@@ -26,9 +28,9 @@ use super::{Jail, Mode, create};
 use crate::error::{Context, Failure, Kind, Result};
 use crate::session_init::{self, Birth};
 use crate::session_root;
-use crate::state::{self, Process, State};
+use crate::state::{self, Monitor, Process, State};
 use crate::sys::{self, Cloned, Forked};
-use crate::wire::Plan;
+use crate::wire::{self, Plan};
 
 /// How long execd may take to be ready; the machine may be overloaded.
 const START_DEADLINE: Duration = Duration::from_secs(20);
@@ -47,7 +49,7 @@ const INIT: &str = "init.json";
 /// Name of the lock by which the sessions of one sandbox are made and removed one after the other.
 const LOCK: &str = "lock";
 /// Namespaces of the sandbox that a builder joins, the user namespace first.
-const JOINED: &[&str] = &["user", "mnt", "pid"];
+const JOINED: &[&str] = &["user", "mnt", "pid", "net"];
 
 /// What a start brings with it.
 pub struct Order {
@@ -134,27 +136,25 @@ struct Home {
     plan: Plan,
     /// In the order of [`JOINED`].
     namespaces: Vec<OwnedFd>,
-    network: OwnedFd,
-    cgroups: OwnedFd,
 }
 
 impl Home {
     fn open(jail: &Jail, sandbox: &SandboxId) -> Result<Self> {
         let gone = || Failure::new(Kind::NotFound, format!("sandbox {sandbox} does not run"));
-        if jail.mode == Mode::User {
-            return Err(Failure::new(Kind::Unsupported, "isolated sessions need a server that runs as root"));
-        }
         let directory = jail.paths.sandbox(sandbox);
         let plan = state::load::<Plan>(&directory, state::PLAN)?.ok_or_else(gone)?;
         let known = state::load::<State>(&directory, state::STATE)?.filter(|known| known.receipt.is_some());
         let known = known.ok_or_else(gone)?;
-        let open = |name: &str| File::open(format!("/proc/{}/ns/{name}", known.init.pid)).map(OwnedFd::from);
-        let all: std::io::Result<Vec<OwnedFd>> = JOINED.iter().chain(&["net", "cgroup"]).map(|name| open(name)).collect();
+        let namespaces = match jail.mode {
+            Mode::Root => of_process(known.init.pid)?,
+            Mode::User => {
+                let monitor = state::load::<Monitor>(&directory, state::MONITOR)?.ok_or_else(gone)?;
+                kept_by(monitor.monitor.pid)?
+            }
+        };
         // Looked at after they were opened: a number that was used again is noticed.
         known.init.open().ok_or_else(gone)?;
-        let mut all = all.op("open the sandbox's namespaces")?;
-        let (cgroups, network) = (all.pop().ok_or_else(gone)?, all.pop().ok_or_else(gone)?);
-        Ok(Self { plan, namespaces: all, network, cgroups })
+        Ok(Self { plan, namespaces })
     }
 
     /// Joins the sandbox's user namespace and opens its counters, then joins the rest.
@@ -163,11 +163,44 @@ impl Home {
         let user = namespaces.next().ok_or_else(|| Failure::internal("the sandbox has no user namespace"))?;
         sys::join_namespace(user.as_fd()).op("enter the sandbox's user namespace")?;
         let counters = crate::init::open_namespace_limits();
-        for namespace in namespaces.chain([&self.network]) {
+        for namespace in namespaces {
             sys::join_namespace(namespace.as_fd()).op("enter a namespace of the sandbox")?;
         }
         Ok(counters)
     }
+}
+
+/// The namespaces of a sandbox that its monitor keeps open for its sessions. Only an ordinary user's needs them: execd
+/// is unreadable memory, and who may not read a process may not see its namespaces either. They are opened before
+/// the process has become execd.
+pub fn to_keep(jail: &Jail, init: Pid) -> Result<Vec<OwnedFd>> {
+    match jail.mode {
+        Mode::Root => Ok(Vec::new()),
+        Mode::User => of_process(init.as_raw_nonzero().get()),
+    }
+}
+
+fn of_process(pid: i32) -> Result<Vec<OwnedFd>> {
+    let open = |name: &&str| File::open(format!("/proc/{pid}/ns/{name}")).map(OwnedFd::from);
+    JOINED.iter().map(open).collect::<std::io::Result<_>>().op("open the sandbox's namespaces")
+}
+
+/// The namespaces that a monitor has open: those of its sandbox and no others.
+fn kept_by(monitor: i32) -> Result<Vec<OwnedFd>> {
+    let directory = format!("/proc/{monitor}/fd");
+    let mut found: Vec<(usize, OwnedFd)> = Vec::new();
+    for entry in fs::read_dir(&directory).op("look at the sandbox's monitor")?.flatten() {
+        let Ok(target) = fs::read_link(entry.path()) else { continue };
+        let target = target.to_string_lossy();
+        let Some(at) = JOINED.iter().position(|name| target.starts_with(&format!("{name}:["))) else { continue };
+        found.push((at, File::open(entry.path()).op("open a namespace of the sandbox")?.into()));
+    }
+    found.sort_by_key(|(at, _)| *at);
+    if !found.iter().map(|(at, _)| *at).eq(0..JOINED.len()) {
+        let message = "the process that kept the sandbox's namespaces open was killed; make a new sandbox for isolated sessions";
+        return Err(Failure::new(Kind::Unsupported, message));
+    }
+    Ok(found.into_iter().map(|(_, fd)| fd).collect())
 }
 
 /// What the jailer itself demands of a session, whatever the server has checked.
@@ -188,7 +221,7 @@ fn make(jail: &Jail, order: &Order, home: &Home, directory: &Path) -> Result<()>
     let (go, ready) = pipe()?;
     let (errors, errors_writer) = pipe()?;
     let (status, status_writer) = pipe()?;
-    let (born, born_writer) = pipe()?;
+    let (born, born_writer) = wire::pair().op("make a socket")?;
     let boot = order.boot.try_clone().op("keep the boot configuration")?;
     let builder = match sys::fork().op("fork a builder")? {
         Forked::Parent(builder) => builder,
@@ -198,17 +231,19 @@ fn make(jail: &Jail, order: &Order, home: &Home, directory: &Path) -> Result<()>
         }
     };
     drop((go, errors_writer, status_writer, born_writer, listener, boot));
-    let number = read_number(&born);
+    let mut buffer = Vec::new();
+    let received = wire::receive_bytes(born.as_fd(), &mut buffer, RecvFlags::empty()).op("wait for the session")?;
+    let init = received.and_then(|(_, fds)| fds.into_iter().next());
     let _ = waitpid(Some(builder), WaitOptions::empty());
-    let Some(init) = number.and_then(Pid::from_raw) else {
+    let Some(init) = init else {
         create::await_exec(errors.as_fd(), deadline)?;
         return Err(Failure::internal("the process that makes the session ended"));
     };
-    let process = Process::of(init).ok_or_else(|| Failure::internal("the session's first process ended at once"))?;
+    let process = number_of(&init).and_then(Process::of);
+    let process = process.ok_or_else(|| Failure::internal("the session's first process ended at once"))?;
     state::store(directory, INIT, &process)?;
     rustix::io::write(&ready, b"1").op("let the session go on")?;
     create::await_exec(errors.as_fd(), deadline)?;
-    let init = process.open().ok_or_else(|| Failure::internal("the session's execd ended at once"))?;
     await_ready(StatusReader::new(status), &init, deadline)
 }
 
@@ -226,11 +261,11 @@ fn await_ready(mut status: StatusReader, init: &OwnedFd, deadline: Instant) -> R
     Ok(())
 }
 
-/// The number that the builder writes; `None` when it ended without one.
-fn read_number(born: &OwnedFd) -> Option<i32> {
-    let mut bytes = [0u8; 4];
-    let count = rustix::io::retry_on_intr(|| rustix::io::read(born, &mut bytes)).ok()?;
-    (count == bytes.len()).then(|| i32::from_ne_bytes(bytes))
+/// The number of the process that a descriptor stands for, as this process counts.
+fn number_of(process: &OwnedFd) -> Option<Pid> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
+    let number = info.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    Pid::from_raw(number.trim().parse().ok()?)
 }
 
 /// Ends of pipes that the session's first process needs.
@@ -247,14 +282,14 @@ struct Builder<'a> {
     jail: &'a Jail,
     order: &'a Order,
     home: &'a Home,
-    /// Where the number of the session's first process goes.
+    /// Where the session's first process goes, as a descriptor.
     born: OwnedFd,
 }
 
 impl Builder<'_> {
     fn run(self, pipes: Pipes) -> ! {
         let errors = pipes.errors.try_clone();
-        if let Err(failure) = self.clone(pipes)
+        if let Err(failure) = self.build(pipes)
             && let (Ok(errors), Ok(text)) = (errors, serde_json::to_vec(&failure))
         {
             // The worker also sees that no number came.
@@ -263,7 +298,7 @@ impl Builder<'_> {
         std::process::exit(0)
     }
 
-    fn clone(self, pipes: Pipes) -> Result<()> {
+    fn build(self, pipes: Pipes) -> Result<()> {
         let group = self.jail.group(&self.order.sandbox);
         let unified = group.as_ref().map(crate::cgroup::Group::open).transpose()?.flatten();
         if let Some(group) = &group {
@@ -271,12 +306,24 @@ impl Builder<'_> {
         }
         let counters = self.home.join()?;
         session_init::set_counters(&counters, RAISED)?;
+        match sys::fork().op("fork into the sandbox") {
+            Ok(Forked::Parent(cloner)) => {
+                let _ = waitpid(Some(cloner), WaitOptions::empty());
+                Ok(())
+            }
+            Ok(Forked::Child) => self.clone_init(pipes, counters, unified),
+            Err(failure) => session_init::set_counters(&counters, b"0").and(Err(failure)),
+        }
+    }
+
+    /// Runs in the sandbox's PID namespace.
+    fn clone_init(self, pipes: Pipes, counters: Vec<OwnedFd>, unified: Option<OwnedFd>) -> Result<()> {
         let network = if self.order.spec.own_network { libc::CLONE_NEWNET } else { 0 };
-        let cloned = sys::clone_into((NAMESPACES | network) as u64, unified.as_ref().map(AsFd::as_fd));
+        let cloned = sys::clone_into((NAMESPACES | network | libc::CLONE_PARENT) as u64, unified.as_ref().map(AsFd::as_fd));
         match cloned {
-            Ok(Cloned::Parent(pid, _)) => {
-                let number = pid.as_raw_nonzero().get().to_ne_bytes();
-                rustix::io::write(&self.born, &number).op("tell the session's first process").map(drop)
+            Ok(Cloned::Parent(_, init)) => {
+                let fds = [init.as_fd()];
+                wire::send(self.born.as_fd(), &(), &fds, SendFlags::empty()).op("hand over the session's first process")
             }
             Ok(Cloned::Child) => {
                 let birth = Birth {
@@ -286,7 +333,6 @@ impl Builder<'_> {
                     boot: pipes.boot,
                     status: pipes.status,
                     counters,
-                    cgroups: self.home.cgroups.try_clone().ok(),
                     execd: self.jail.execd.as_fd(),
                     id: &self.order.record.id,
                     spec: &self.order.spec,
@@ -316,7 +362,7 @@ fn remove(jail: &Jail, sandbox: &SandboxId, session: &SessionId, home: Option<&H
             .map_err(|_| Failure::internal("processes of the session do not end although they were killed"))?;
     }
     if let Some(home) = home {
-        remove_written(home, session)?;
+        remove_written(jail, home, session)?;
     }
     match fs::remove_dir_all(&directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -325,7 +371,7 @@ fn remove(jail: &Jail, sandbox: &SandboxId, session: &SessionId, home: Option<&H
 }
 
 /// Removes what the session wrote, in a process that enters the sandbox for it.
-fn remove_written(home: &Home, session: &SessionId) -> Result<()> {
+fn remove_written(jail: &Jail, home: &Home, session: &SessionId) -> Result<()> {
     let (report, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).op("make a pipe")?;
     match sys::fork().op("fork a remover")? {
         Forked::Parent(remover) => {
@@ -339,7 +385,7 @@ fn remove_written(home: &Home, session: &SessionId) -> Result<()> {
                 let unshared = sys::unshare_mount_namespace().op("leave the sandbox's mounts");
                 session_init::set_counters(&counters, b"0")?;
                 unshared?;
-                crate::init::take_identity(crate::init::Ids::Range)?;
+                crate::init::take_identity(jail.ids())?;
                 session_root::remove(session)
             });
             if let Err(failure) = removed {

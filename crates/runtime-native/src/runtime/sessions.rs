@@ -17,7 +17,7 @@ const SESSION_DEADLINE: Duration = Duration::from_secs(90);
 
 impl Isolated for NativeRuntime {
     fn means(&self) -> Means {
-        self.sessions.clone().unwrap_or_default()
+        self.sessions.clone()
     }
 
     fn start<'a>(&'a self, start: Start<'a>) -> BoxFuture<'a, Result<(), RuntimeError>> {

@@ -39,14 +39,16 @@ pub fn clone_namespaces(flags: u64) -> Result<Cloned, Errno> {
     clone_into(flags, None)
 }
 
-/// Clones into new namespaces and, where one is given, into a cgroup of version 2. The caller must be single-threaded.
+/// Clones into new namespaces and, where one is given, into a cgroup of version 2; with `CLONE_PARENT` as a child of the
+/// caller's parent. The caller must be single-threaded.
 pub fn clone_into(flags: u64, group: Option<BorrowedFd<'_>>) -> Result<Cloned, Errno> {
     let mut pidfd: libc::c_int = -1;
     // SAFETY: all-zero is a valid `clone_args`.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
     args.flags = flags | libc::CLONE_PIDFD as u64;
     args.pidfd = (&raw mut pidfd) as u64;
-    args.exit_signal = libc::SIGCHLD as u64;
+    // A sibling ends with the signal of its cloner, which the kernel demands not to be named again.
+    args.exit_signal = if flags & libc::CLONE_PARENT as u64 == 0 { libc::SIGCHLD as u64 } else { 0 };
     if let Some(group) = group {
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = group.as_raw_fd() as u64;
