@@ -170,6 +170,7 @@ impl Foreground {
         let mut interrupt_at = limit.map_or(far, |limit| Instant::now() + limit);
         let mut cut: Option<Cause> = None;
         let mut buffer = vec![0; READ_BYTES];
+        let mut open = true;
         let end = loop {
             tokio::select! {
                 biased;
@@ -177,9 +178,11 @@ impl Foreground {
                     break done.map(|done| *done).map_err(|_| "the session ends".to_owned())?.into();
                 }
                 exit = session.shell.ended() => break End::Shell(exit),
-                () = output_ready(output) => {
-                    if let Ok(count @ 1..) = output.try_read(&mut buffer) {
-                        self.text(&mut lines, &buffer[..count]).await;
+                ready = output.readable(), if open => {
+                    match ready.and_then(|()| output.try_read(&mut buffer)) {
+                        Ok(0) => open = false, // the shell's end is seen as such
+                        Ok(count) => self.text(&mut lines, &buffer[..count]).await,
+                        Err(error) => open = error.kind() == io::ErrorKind::WouldBlock,
                     }
                 }
                 () = self.sender.closed(), if cut.is_none() => {
@@ -259,12 +262,6 @@ async fn interrupt(session: &Session, run: u64) {
 
 fn report(run: u64, status: &str) -> String {
     format!("command printf 'done %s %s\\n' {run} {status} >&3\n")
-}
-
-async fn output_ready(output: &Receiver) {
-    if output.readable().await.is_err() {
-        std::future::pending::<()>().await; // the shell's end is seen elsewhere
-    }
 }
 
 fn read_now(output: &mut Receiver) -> Option<Vec<u8>> {
