@@ -44,7 +44,8 @@ fn nothing_is_lost_or_doubled_through_cuts_and_kills() {
 async fn all(bytes: u64) -> Result<()> {
     let mut server = Server::start()?;
     let client = server.client();
-    let body = json!({"image": {"uri": "host"}, "entrypoint": ["sleep", "infinity"], "timeout": 3000, "resourceLimits": {}});
+    let body =
+        json!({"image": {"uri": "host"}, "entrypoint": ["sleep", "infinity"], "timeout": 3000, "resourceLimits": {}});
     let (id, _) = client.create(&body).await?;
     let at = client.endpoint(&id).await?;
     client.run(&at, "true").await?;
@@ -81,7 +82,11 @@ async fn all(bytes: u64) -> Result<()> {
     );
     for number in 0..RUNS {
         let expected = shell_sum(number, bytes)?;
-        ensure!(sums[number as usize] == expected, "run {number}: {} was read, {expected} written", sums[number as usize]);
+        ensure!(
+            sums[number as usize] == expected,
+            "run {number}: {} was read, {expected} written",
+            sums[number as usize]
+        );
     }
     ensure!(kills == KILLS, "{kills} kills");
     ensure!(cuts >= RUNS * CUTS, "{cuts} connections ended early");

@@ -78,6 +78,8 @@ pub struct Daemon {
     pub watches: files::Watches,
     /// Metrics of the sandbox.
     pub metrics: Sampler,
+    /// The isolated session whose init this execd is.
+    pub isolated: std::cell::OnceCell<Rc<crate::isolated::Session>>,
 }
 
 impl Daemon {
@@ -116,6 +118,7 @@ impl Daemon {
             file_workers: files::Workers::default(),
             watches: files::Watches::default(),
             metrics: Sampler::start(),
+            isolated: std::cell::OnceCell::new(),
         })
     }
 

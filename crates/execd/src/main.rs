@@ -24,6 +24,7 @@ mod http;
 mod id;
 mod identity;
 mod init;
+mod isolated;
 mod metrics;
 mod procfs;
 mod pty;
@@ -43,7 +44,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
-use protocol::execd::boot::{BootConfig, CONFIG_FD, LISTENER_FD, STATUS_FD, StatusLine};
+use protocol::execd::boot::{BootConfig, CONFIG_FD, IsolatedBoot, LISTENER_FD, OVERLAY_FD, STATUS_FD, StatusLine};
 use protocol::hooks::Hooks;
 use rustix::process::{DumpableBehavior, Pid, getpid, set_dumpable_behavior};
 use tokio::net::{TcpListener, UnixListener};
@@ -96,7 +97,8 @@ fn boot(inherited: Inherited) -> Result<u8, String> {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     rustix::process::umask(rustix::fs::Mode::from(UMASK));
     let mut status = Status(Some(File::from(inherited.status)));
-    let boot = read_boot(inherited.config)?;
+    let mut boot = read_boot(inherited.config)?;
+    let session = boot.isolated.take();
     let settings = Settings {
         token: boot.token,
         sandbox_id: Some(boot.sandbox_id),
@@ -105,6 +107,9 @@ fn boot(inherited: Inherited) -> Result<u8, String> {
         user: boot.user,
         hooks: boot.hooks,
     };
+    if let Some(session) = session {
+        return run_session(settings, session, inherited.listener, status);
+    }
     run(settings, move |daemon| async move {
         let listener = std::os::unix::net::UnixListener::from(inherited.listener);
         listener.set_nonblocking(true)?;
@@ -121,6 +126,26 @@ fn boot(inherited: Inherited) -> Result<u8, String> {
         status.tell(&StatusLine::Ready);
         hooks::start_periodic(&daemon);
         Ok(init::run(&daemon, boot.entrypoint, Duration::from_millis(boot.grace_ms), status).await)
+    })
+}
+
+/// The init of an isolated session.
+fn run_session(settings: Settings, boot: IsolatedBoot, listener: OwnedFd, mut status: Status) -> Result<u8, String> {
+    let mut sides = Vec::new();
+    let mut next = OVERLAY_FD;
+    while let (Some(lower), Some(upper)) = (spawn::inherited(next), spawn::inherited(next + 1)) {
+        sides.push((lower, upper));
+        next += 2;
+    }
+    run(settings, move |daemon| async move {
+        let listener = std::os::unix::net::UnixListener::from(listener);
+        listener.set_nonblocking(true)?;
+        let session = isolated::start(&daemon, boot, sides).map_err(io::Error::other)?;
+        let _ = daemon.isolated.set(Rc::clone(&session)); // it was empty
+        tokio::task::spawn_local(http::serve(Rc::clone(&daemon), Listener::Unix(UnixListener::from_std(listener)?)));
+        status.tell(&StatusLine::Ready);
+        isolated::until_end(session).await?;
+        Ok(0)
     })
 }
 

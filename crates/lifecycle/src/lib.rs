@@ -7,6 +7,7 @@
 pub mod admit;
 pub mod clock;
 pub mod fake;
+pub mod isolated;
 pub mod quantity;
 pub mod runtime;
 pub mod spec;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::isolated::Isolated;
 use crate::spec::{SandboxId, SandboxSpec};
 
 /// A boxed future, so that runtimes can be chosen at run time.
@@ -48,6 +49,11 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Pausing, if this runtime can.
     fn pause(&self) -> Option<&dyn Pause>;
+
+    /// Isolated sessions, if this runtime can.
+    fn isolated(&self) -> Option<&dyn Isolated> {
+        None
+    }
 }
 
 /// Freezing with memory kept.
@@ -252,6 +258,8 @@ pub enum ErrorKind {
     Unsupported,
     /// The sandbox is not there.
     NotFound,
+    /// The request names something that cannot be so.
+    Invalid,
     /// The runtime itself failed; worth another try.
     Internal,
 }

@@ -45,6 +45,8 @@ pub const UPPER: &str = "upper";
 pub const WORK: &str = "work";
 /// Directory that appears as `/usr/local` where the machine's own programs are bound.
 pub const LOCAL: &str = "local";
+/// Directory that holds what the sandbox's isolated sessions write, one directory for each.
+pub const SESSIONS: &str = "sessions";
 
 /// Bytes and inodes of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -108,7 +110,7 @@ impl Disk {
         if spent_bytes > RECYCLED_BYTES || files > RECYCLED_FILES {
             return None;
         }
-        for name in [UPPER, WORK, LOCAL] {
+        for name in [UPPER, WORK, LOCAL, SESSIONS] {
             // By way of the descriptor, since the mount has no name; the standard library's walk follows no links.
             let path = format!("/proc/self/fd/{}/{name}", std::os::fd::AsRawFd::as_raw_fd(&root));
             match fs::remove_dir_all(path) {
@@ -149,7 +151,7 @@ pub fn make(disks: &Path, size: Size) -> Result<Disk> {
 /// Makes the directories that every disk has. `owner` of them is root of whoever mounts.
 pub fn lay_out(root: impl AsFd) -> Result<()> {
     let root = root.as_fd();
-    for name in [UPPER, WORK, LOCAL] {
+    for name in [UPPER, WORK, LOCAL, SESSIONS] {
         match rustix::fs::mkdirat(root, name, Mode::from_raw_mode(0o755)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(Failure::errno(format!("make {name} on the disk"), errno)),

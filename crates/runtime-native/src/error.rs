@@ -30,6 +30,8 @@ pub enum Kind {
     Unsupported,
     /// The sandbox is not there.
     NotFound,
+    /// The request names something of the sandbox that cannot be so.
+    Invalid,
     /// The jailer's own policy refuses the plan: a fault of the caller or an attack.
     Refused,
     /// Anything else.
@@ -83,6 +85,7 @@ impl From<Failure> for RuntimeError {
             Kind::Exhausted => ErrorKind::Exhausted,
             Kind::Unsupported => ErrorKind::Unsupported,
             Kind::NotFound => ErrorKind::NotFound,
+            Kind::Invalid => ErrorKind::Invalid,
             Kind::Refused | Kind::Internal => ErrorKind::Internal,
         };
         RuntimeError::new(kind, failure.message)

@@ -174,30 +174,58 @@ fn become_execd(birth: Birth<'_>, errors: &OwnedFd) -> Result<std::convert::Infa
 
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).op("open /dev/null")?;
     let (status, console) = (birth.status.as_fd(), birth.console.as_fd());
-    let execd = lift(birth.execd)?;
     let standard = [null.as_fd(), console, console, birth.listener.as_fd(), birth.boot.as_fd(), status];
-    sys::install_descriptors(&standard).op("arrange descriptors")?;
-    sys::close_all_except(&[0, 1, 2, 3, 4, 5, execd.as_raw_fd(), errors.as_raw_fd()]);
+    let program = Program { execd: birth.execd, by_process: &birth.by_process, filter: birth.filter };
+    let failure = program.start(&standard, errors);
     // Their numbers were overwritten or closed just now; dropping them would close a stranger's.
     std::mem::forget((null, birth.control, birth.errors, birth.listener, birth.boot, birth.status, birth.console));
+    Err(failure)
+}
 
-    limit_resources(&birth.by_process)?;
-    sys::reset_signals().op("reset signals")?;
-    drop_privileges()?;
-    sys::install_filter(birth.filter).op("install the system-call filter")?;
-    Err(Failure::errno("start execd", sys::exec_descriptor(execd.as_fd(), c"execd")))
+/// What a process becomes once everything around it is built.
+pub(crate) struct Program<'a> {
+    /// The program.
+    pub execd: BorrowedFd<'a>,
+    /// The limits that no cgroup enforces.
+    pub by_process: &'a PlanLimits,
+    /// The system-call filter.
+    pub filter: &'a [libc::sock_filter],
+}
+
+impl Program<'_> {
+    /// Gives everything up that the program does not need, and becomes it with these descriptors from 0 on. Returns only
+    /// on failure, and then every owner of a descriptor but `errors` must be forgotten.
+    pub fn start(&self, standard: &[BorrowedFd<'_>], errors: &OwnedFd) -> Failure {
+        match self.try_start(standard, errors) {
+            Ok(never) => match never {},
+            Err(failure) => failure,
+        }
+    }
+
+    fn try_start(&self, standard: &[BorrowedFd<'_>], errors: &OwnedFd) -> Result<std::convert::Infallible> {
+        let execd = lift(self.execd)?;
+        sys::install_descriptors(standard).op("arrange descriptors")?;
+        let mut keep: Vec<i32> = (0..standard.len() as i32).collect();
+        keep.extend([execd.as_raw_fd(), errors.as_raw_fd()]);
+        sys::close_all_except(&keep);
+        limit_resources(self.by_process)?;
+        sys::reset_signals().op("reset signals")?;
+        drop_privileges()?;
+        sys::install_filter(self.filter).op("install the system-call filter")?;
+        Err(Failure::errno("start execd", sys::exec_descriptor(execd.as_fd(), c"execd")))
+    }
 }
 
 /// Size of /dev/shm where memory has no limit: the same as Docker's.
-const DEFAULT_SHM_BYTES: u64 = 64 << 20;
+pub(crate) const DEFAULT_SHM_BYTES: u64 = 64 << 20;
 /// Above the descriptors that execd expects.
-const LIFTED_FROM: i32 = 64;
+const LIFTED_FROM: i32 = 128;
 
-fn lift(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+pub(crate) fn lift(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(fd, LIFTED_FROM).op("arrange descriptors")
 }
 
-fn take_identity(ids: Ids) -> Result<()> {
+pub(crate) fn take_identity(ids: Ids) -> Result<()> {
     let (uid, gid) = (Uid::ROOT, Gid::ROOT);
     if ids == Ids::Range {
         set_thread_groups(&[]).op("drop supplementary groups")?;
@@ -241,7 +269,7 @@ fn relative(path: &std::path::Path) -> PathBuf {
 
 /// Opens the counters of namespaces inside the sandbox's user namespace. They are set to zero only after the root is
 /// built, because detached mounts count as mount namespaces; by then /proc/sys is read-only.
-fn open_namespace_limits() -> Vec<OwnedFd> {
+pub(crate) fn open_namespace_limits() -> Vec<OwnedFd> {
     let open = |name: &&str| {
         let path = format!("/proc/sys/user/max_{name}_namespaces");
         rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).ok()
@@ -250,7 +278,7 @@ fn open_namespace_limits() -> Vec<OwnedFd> {
 }
 
 /// Settings of the sandbox's own network. A kernel without one of them serves programs a little less.
-fn network_settings() {
+pub(crate) fn network_settings() {
     let _ = std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", FIRST_PRIVILEGED_PORT);
     let _ = std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647");
 }

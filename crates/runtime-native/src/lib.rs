@@ -17,6 +17,8 @@ pub mod probe;
 pub mod rootfs;
 mod runtime;
 pub mod seccomp;
+mod session_init;
+mod session_root;
 pub mod state;
 pub mod sys;
 mod unpacker;

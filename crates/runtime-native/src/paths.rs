@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use lifecycle::isolated::SessionId;
 use lifecycle::spec::SandboxId;
 use sha2::{Digest, Sha256};
 
@@ -45,6 +46,21 @@ impl Paths {
     /// The socket on which a sandbox's execd listens.
     pub fn socket(&self, id: &SandboxId) -> PathBuf {
         self.sandbox(id).join("execd.sock")
+    }
+
+    /// One directory for each isolated session of a sandbox.
+    pub fn sessions(&self, id: &SandboxId) -> PathBuf {
+        self.sandbox(id).join("sessions")
+    }
+
+    /// The directory of one session.
+    pub fn session(&self, id: &SandboxId, session: &SessionId) -> PathBuf {
+        self.sessions(id).join(session.as_str())
+    }
+
+    /// The socket on which a session's execd listens.
+    pub fn session_socket(&self, id: &SandboxId, session: &SessionId) -> PathBuf {
+        self.session(id, session).join("execd.sock")
     }
 
     /// Copies of exit records, one file for each ended sandbox: one directory to watch.

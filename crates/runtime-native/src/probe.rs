@@ -16,6 +16,8 @@ use crate::jailer::{Jail, Mode};
 pub struct Probe {
     /// What the runtime can do, as the API tells it.
     pub capabilities: Capabilities,
+    /// What can be done about isolated sessions.
+    pub sessions: lifecycle::isolated::Means,
     /// The kernel's release.
     pub kernel: String,
     /// Why disk images cannot be used, if they cannot.
@@ -44,9 +46,15 @@ pub(crate) fn probe(jail: &Jail) -> Probe {
     let uname = rustix::system::uname();
     Probe {
         capabilities,
+        sessions: sessions(jail),
         kernel: uname.release().to_string_lossy().into_owned(),
         disk_images: disk_images().err().map(|failure| failure.message),
     }
+}
+
+/// What can be done about isolated sessions. Whether an overlay can stand on a sandbox's own is seen at the first one.
+fn sessions(jail: &Jail) -> lifecycle::isolated::Means {
+    lifecycle::isolated::Means { other_ids: jail.ids() == Ids::Range, weaker: weaker(jail) }
 }
 
 /// What is weaker here than on a machine that can do everything, one sentence each.

@@ -97,7 +97,7 @@ pub fn enter(sources: Sources, shape: &Shape<'_>) -> Result<()> {
     let writable = detach(sources.disk)?;
     let place = build_place()?;
     let overlaid_programs = !sources.programs.is_empty();
-    let (root, local) = overlay(&place, sources.layers, writable)?;
+    let (root, areas) = overlay(&place, sources.layers, writable)?;
     let root_path = place.join("root");
     move_mount(&root, "", CWD, &root_path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).op("place the overlay")?;
     let root = open_directory(CWD, &root_path).op("open the new root")?;
@@ -106,10 +106,10 @@ pub fn enter(sources: Sources, shape: &Shape<'_>) -> Result<()> {
         attach(&program, &root, &target)?;
     }
     if overlaid_programs {
-        attach(&local, &root, Path::new("usr/local"))?;
+        attach(&areas.local, &root, Path::new("usr/local"))?;
     }
     proc_and_sys(&root, shape)?;
-    dev(&root, shape)?;
+    dev(&root, shape.shm_bytes, Some(&areas.sessions))?;
     protect(&root)?;
     etc(&root, shape)?;
     if let Some(path) = shape.working_dir.and_then(|path| path.strip_prefix('/')).filter(|path| !path.is_empty()) {
@@ -144,8 +144,16 @@ fn build_place() -> Result<PathBuf> {
     Ok(place.to_owned())
 }
 
-/// Mounts the overlay; also returns a detached mount of the disk's directory for `/usr/local`.
-fn overlay(place: &Path, layers: Vec<OwnedFd>, writable: Writable) -> Result<(OwnedFd, OwnedFd)> {
+/// Directories of the disk that are seen at places of their own, as detached mounts.
+struct Areas {
+    /// For `/usr/local`.
+    local: OwnedFd,
+    /// For the isolated sessions, hidden from the sandbox.
+    sessions: OwnedFd,
+}
+
+/// Mounts the overlay.
+fn overlay(place: &Path, layers: Vec<OwnedFd>, writable: Writable) -> Result<(OwnedFd, Areas)> {
     if layers.is_empty() {
         return Err(Failure::new(Kind::Image, "the image has no layers"));
     }
@@ -169,14 +177,19 @@ fn overlay(place: &Path, layers: Vec<OwnedFd>, writable: Writable) -> Result<(Ow
     move_mount(&disk, "", CWD, &disk_path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).op("place the disk")?;
     disk::lay_out(open_directory(CWD, &disk_path).op("open the disk")?)?;
 
-    let root = match mount_overlay(&disk_path, &lower, Naming::Singly) {
-        // Kernels before 6.7 do not know the form, and those before 6.5 say so only here.
-        Err(Errno::INVAL) => mount_overlay(&disk_path, &lower, Naming::Joined),
-        other => other,
-    };
-    let root = root.op("mount overlay")?;
+    let root = mount_overlay(&disk_path.join(disk::UPPER), &disk_path.join(disk::WORK), &lower).op("mount overlay")?;
     let local = clone_tree(CWD, &disk_path.join(disk::LOCAL)).op("open the local directory")?;
-    Ok((root, local))
+    let sessions = clone_tree(CWD, &disk_path.join(disk::SESSIONS)).op("open the sessions' directory")?;
+    Ok((root, Areas { local, sessions }))
+}
+
+/// Mounts an overlay of these directories, lowest first.
+pub(crate) fn mount_overlay(upper: &Path, work: &Path, lower: &[PathBuf]) -> std::result::Result<OwnedFd, Errno> {
+    match mount_overlay_as(upper, work, lower, Naming::Singly) {
+        // Kernels before 6.7 do not know the form, and those before 6.5 say so only here.
+        Err(Errno::INVAL) => mount_overlay_as(upper, work, lower, Naming::Joined),
+        other => other,
+    }
 }
 
 /// How overlayfs is told its lower directories.
@@ -188,7 +201,12 @@ enum Naming {
     Joined,
 }
 
-fn mount_overlay(disk: &Path, lower: &[PathBuf], naming: Naming) -> std::result::Result<OwnedFd, Errno> {
+fn mount_overlay_as(
+    upper: &Path,
+    work: &Path,
+    lower: &[PathBuf],
+    naming: Naming,
+) -> std::result::Result<OwnedFd, Errno> {
     let fs = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&fs, "source", "overlay")?;
     // Uppermost first.
@@ -199,8 +217,8 @@ fn mount_overlay(disk: &Path, lower: &[PathBuf], naming: Naming) -> std::result:
             fsconfig_set_string(&fs, "lowerdir", all.join(":"))?;
         }
     }
-    fsconfig_set_string(&fs, "upperdir", disk.join(disk::UPPER))?;
-    fsconfig_set_string(&fs, "workdir", disk.join(disk::WORK))?;
+    fsconfig_set_string(&fs, "upperdir", upper)?;
+    fsconfig_set_string(&fs, "workdir", work)?;
     // Spelled out because machines have different defaults; `volatile` because unmounting would otherwise sync the
     // whole file system below, everybody's dirty pages included.
     for (key, value) in [("redirect_dir", "nofollow"), ("metacopy", "off"), ("index", "off"), ("xino", "off")] {
@@ -261,7 +279,9 @@ fn cgroup_view(root: &OwnedFd, cgroups: &Hierarchies) -> Result<()> {
     change(&holder, inert | sys::ATTR_RDONLY).op("protect the cgroup directory")
 }
 
-fn dev(root: &OwnedFd, shape: &Shape<'_>) -> Result<()> {
+/// Builds `/dev`. The message queues' mount covers the directory of the isolated sessions: whoever may unmount finds it,
+/// and no process of the sandbox may.
+pub(crate) fn dev(root: &OwnedFd, shm_bytes: u64, sessions: Option<&OwnedFd>) -> Result<()> {
     let plain = sys::ATTR_NOSUID | sys::ATTR_NOEXEC;
     let holder =
         filesystem("tmpfs", &[("size", "64k"), ("nr_inodes", "256"), ("mode", "0755")], plain | sys::ATTR_NODEV)?;
@@ -286,9 +306,12 @@ fn dev(root: &OwnedFd, shape: &Shape<'_>) -> Result<()> {
         plain,
     )?;
     attach(&terminals, root, Path::new("dev/pts"))?;
-    let size = shape.shm_bytes.to_string();
+    let size = shm_bytes.to_string();
     let shm = filesystem("tmpfs", &[("size", &size), ("mode", "1777")], plain | sys::ATTR_NODEV)?;
     attach(&shm, root, Path::new("dev/shm"))?;
+    if let Some(sessions) = sessions {
+        attach(sessions, root, Path::new("dev/mqueue"))?;
+    }
     let mqueue = filesystem("mqueue", &[], plain | sys::ATTR_NODEV)?;
     attach(&mqueue, root, Path::new("dev/mqueue"))
 }
@@ -300,7 +323,7 @@ fn device(name: &str) -> Result<OwnedFd> {
     Ok(tree)
 }
 
-fn protect(root: &OwnedFd) -> Result<()> {
+pub(crate) fn protect(root: &OwnedFd) -> Result<()> {
     for path in MASKED {
         let target = match open_beneath(root, Path::new(path), OFlags::PATH) {
             Ok(target) => target,
@@ -358,7 +381,7 @@ fn pivot(root: &OwnedFd) -> Result<()> {
 }
 
 /// A new file system as a detached mount.
-fn filesystem(kind: &str, options: &[(&str, &str)], attributes: u64) -> Result<OwnedFd> {
+pub(crate) fn filesystem(kind: &str, options: &[(&str, &str)], attributes: u64) -> Result<OwnedFd> {
     let fs = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC).op(format!("open {kind}"))?;
     for (key, value) in options {
         if value.is_empty() {
@@ -373,7 +396,7 @@ fn filesystem(kind: &str, options: &[(&str, &str)], attributes: u64) -> Result<O
 }
 
 /// Mounts onto a directory or file beneath the root, making the directory if the image lacks it.
-fn attach(mount: &OwnedFd, root: &OwnedFd, target: &Path) -> Result<()> {
+pub(crate) fn attach(mount: &OwnedFd, root: &OwnedFd, target: &Path) -> Result<()> {
     let opened = match open_beneath(root, target, OFlags::PATH) {
         Err(Errno::NOENT) => directory(root, target)?,
         other => other.op(format!("open /{}", target.display()))?,
@@ -381,13 +404,13 @@ fn attach(mount: &OwnedFd, root: &OwnedFd, target: &Path) -> Result<()> {
     mount_onto(mount, &opened).op(format!("mount onto /{}", target.display()))
 }
 
-fn mount_onto(mount: &OwnedFd, target: &OwnedFd) -> std::result::Result<(), Errno> {
+pub(crate) fn mount_onto(mount: &OwnedFd, target: &OwnedFd) -> std::result::Result<(), Errno> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     move_mount(mount, "", target, "", flags)
 }
 
 /// Opens a directory beneath the root, making what is missing, and never follows a link.
-fn directory(root: &OwnedFd, path: &Path) -> Result<OwnedFd> {
+pub(crate) fn directory(root: &OwnedFd, path: &Path) -> Result<OwnedFd> {
     let mut at = PathBuf::new();
     for part in path.components() {
         at.push(part);
@@ -406,12 +429,12 @@ fn directory(root: &OwnedFd, path: &Path) -> Result<OwnedFd> {
     open_beneath(root, path, OFlags::PATH | OFlags::DIRECTORY).op(format!("open /{}", path.display()))
 }
 
-fn open_beneath(root: &OwnedFd, path: &Path, flags: OFlags) -> std::result::Result<OwnedFd, Errno> {
+pub(crate) fn open_beneath(root: &OwnedFd, path: &Path, flags: OFlags) -> std::result::Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty(), resolve)
 }
 
-fn open_directory(at: impl AsFd, path: &Path) -> std::result::Result<OwnedFd, Errno> {
+pub(crate) fn open_directory(at: impl AsFd, path: &Path) -> std::result::Result<OwnedFd, Errno> {
     rustix::fs::openat(at, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 

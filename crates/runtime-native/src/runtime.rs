@@ -23,6 +23,8 @@ use crate::unpacker::JailerUnpack;
 use crate::user::memory_file;
 use crate::wire::{Plan, PlanLimits, Reply, Request};
 
+mod sessions;
+
 /// Longest wait for an answer that needs no waiting for a sandbox.
 const QUICK_DEADLINE: Duration = Duration::from_secs(30);
 /// Longest wait for execd inside a new sandbox.
@@ -59,6 +61,8 @@ pub struct NativeRuntime {
     images: image::Store,
     settings: Settings,
     capabilities: Capabilities,
+    /// What can be done about isolated sessions.
+    sessions: lifecycle::isolated::Means,
     ends: Mutex<mpsc::Receiver<SandboxId>>,
     host: Mutex<Option<(Instant, HostLayer)>>,
 }
@@ -87,8 +91,8 @@ impl NativeRuntime {
     /// # Errors
     /// When no jailer answers or a directory cannot be used.
     pub async fn connect(client: Client, settings: Settings) -> Result<Self> {
-        let capabilities = match client.ask(&Request::Probe, &[], QUICK_DEADLINE).await?.0 {
-            Reply::Probed(probe) => probe.capabilities,
+        let (capabilities, sessions) = match client.ask(&Request::Probe, &[], QUICK_DEADLINE).await?.0 {
+            Reply::Probed(probe) => (probe.capabilities, probe.sessions),
             other => return Err(unexpected(&other)),
         };
         let paths = Paths::new(&settings.data_dir);
@@ -97,7 +101,7 @@ impl NativeRuntime {
         let images = image::Store::open(&settings.images_dir, unpacker).await;
         let images = images.map_err(|error| Failure::internal(format!("open the image store: {}", chain(&error))))?;
         let host = Mutex::new(None);
-        Ok(Self { client, paths, images, settings, capabilities, ends: Mutex::new(ends), host })
+        Ok(Self { client, paths, images, settings, capabilities, sessions, ends: Mutex::new(ends), host })
     }
 
     /// The image store that sandboxes are made from.
@@ -130,6 +134,7 @@ impl NativeRuntime {
             user: None,
             grace_ms,
             hooks: spec.hooks.clone(),
+            isolated: None,
         };
         let hook_seconds =
             spec.hooks.pre_start.as_ref().map(|hook| hook.timeout_seconds.unwrap_or(DEFAULT_TIMEOUT_SECONDS));
@@ -313,6 +318,10 @@ impl Runtime for NativeRuntime {
 
     fn pause(&self) -> Option<&dyn Pause> {
         self.capabilities.pause.then_some(self)
+    }
+
+    fn isolated(&self) -> Option<&dyn lifecycle::isolated::Isolated> {
+        Some(self)
     }
 }
 

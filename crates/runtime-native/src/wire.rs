@@ -7,6 +7,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use lifecycle::isolated::{Record, SessionId, SessionSpec};
 use lifecycle::runtime::{Observed, Receipt};
 use lifecycle::spec::SandboxId;
 use rustix::io::Errno;
@@ -82,6 +83,27 @@ pub enum Request {
     },
     /// Make the layer that the `host` image stands on.
     HostImage,
+    /// Make and start an isolated session in a sandbox. Descriptor: its execd's boot configuration (memory file).
+    StartSession {
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// What is kept of it.
+        record: Box<Record>,
+        /// What to make.
+        spec: Box<SessionSpec>,
+    },
+    /// End an isolated session and remove everything of it.
+    EndSession {
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// Which one.
+        session: SessionId,
+    },
+    /// Name every session of a sandbox of which anything exists.
+    ListSessions {
+        /// The sandbox.
+        sandbox: SandboxId,
+    },
     /// Say what this machine can do.
     Probe,
 }
@@ -129,6 +151,11 @@ pub enum Reply {
         env: Vec<(String, String)>,
         /// Their working directory.
         working_dir: Option<String>,
+    },
+    /// Isolated sessions.
+    Sessions {
+        /// Oldest first.
+        sessions: Vec<lifecycle::isolated::Seen>,
     },
     /// What this machine can do.
     Probed(Box<Probe>),

@@ -27,7 +27,7 @@ mod table;
 pub use buffers::release as release_buffers;
 pub use cancel::{interrupt, kill};
 pub use end::{Cause, Fault};
-pub use lines::{Cut, Overlong, stdout_event};
+pub use lines::{Cut, Lines, Overlong, stdout_event};
 pub use list::{detail, list};
 pub use pump::{OnDisconnect, PING_EVERY, Published};
 pub use request::{NO_SHELL, find_program, find_shell, make_plan, timeout_ms};

@@ -28,7 +28,7 @@ mod walk;
 mod watch;
 mod worker;
 
-pub use route::route;
+pub use route::{route, route_with_counts};
 pub use watch::{Watches, watch};
 pub use worker::{FLAG as WORKER_FLAG, Workers, forward as forward_to_worker, run as run_worker};
 

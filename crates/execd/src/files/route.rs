@@ -19,6 +19,19 @@ use crate::http::{Answer, Query, not_found, read_json};
 /// # Errors
 /// Those of the call; 400 for an unknown way of walking paths.
 pub async fn route(paths: &Arc<Paths>, path: &str, request: Request<Incoming>) -> Result<Answer> {
+    let verbose = Query::of(&request).get("verbose") == Some("true");
+    answer(paths, path, request, verbose).await
+}
+
+/// As [`route`], but a replacement always tells its counts: clients of isolated sessions read them unasked.
+///
+/// # Errors
+/// As [`route`].
+pub async fn route_with_counts(paths: &Arc<Paths>, path: &str, request: Request<Incoming>) -> Result<Answer> {
+    answer(paths, path, request, true).await
+}
+
+async fn answer(paths: &Arc<Paths>, path: &str, request: Request<Incoming>, verbose: bool) -> Result<Answer> {
     let query = Query::of(&request);
     let resolve = Resolve::of(request.headers())?;
     match (request.method(), path) {
@@ -26,9 +39,7 @@ pub async fn route(paths: &Arc<Paths>, path: &str, request: Request<Incoming>) -
         (&Method::DELETE, "/files") => remove(paths, query, resolve).await,
         (&Method::POST, "/files/permissions") => permissions(paths, read_json(request).await?, resolve).await,
         (&Method::POST, "/files/mv") => rename(paths, read_json(request).await?, resolve).await,
-        (&Method::POST, "/files/replace") => {
-            replace(paths, read_json(request).await?, query.get("verbose") == Some("true"), resolve).await
-        }
+        (&Method::POST, "/files/replace") => replace(paths, read_json(request).await?, verbose, resolve).await,
         (&Method::GET, "/files/search") => search(paths, query, resolve).await,
         (&Method::POST, "/files/upload") => upload(Arc::clone(paths), request, resolve).await,
         (&Method::GET, "/files/download") => download(paths, request, query, resolve).await,

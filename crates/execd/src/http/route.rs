@@ -5,13 +5,13 @@ use std::rc::Rc;
 use http::{HeaderName, Method, Request, StatusCode};
 use hyper::body::Incoming;
 use protocol::execd::code;
-use protocol::execd::hardening::Hardening;
+use protocol::execd::isolated::{Capabilities, Surroundings};
 use protocol::headers;
 
 use super::{Answer, Query, proxy, refuse, tunnel};
 use crate::daemon::Daemon;
 use crate::error::{ApiError, Result};
-use crate::{code as contexts, command, files, hardening, hooks, metrics, pty, session};
+use crate::{code as contexts, command, files, hardening, hooks, isolated, metrics, pty, session};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static(headers::REQUEST_ID);
 
@@ -94,30 +94,22 @@ async fn dispatch(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answ
         (&Method::GET, ["v1", "hardening"]) => Ok(super::json(StatusCode::OK, &hardening::report()?)),
 
         (&Method::GET, ["v1", "isolated", "capabilities"]) => Ok(isolated_capabilities()),
-        // The rooms of a later issue; a client learns at once that they are empty.
-        (_, ["v1", "isolated", ..]) => not_yet("isolated sessions"),
+        (_, ["v1", "isolated", "session", id, ..]) if daemon.isolated.get().is_some() => {
+            let rest = &path["/v1/isolated/session/".len() + id.len()..];
+            isolated::route(&daemon, id, rest, request).await
+        }
+        (_, ["v1", "isolated", ..]) => isolated::unavailable(),
+        (&Method::GET, ["v1", "environment"]) => {
+            let env = daemon.env_with_file().into_iter().collect();
+            Ok(super::json(StatusCode::OK, &Surroundings { env, user: daemon.user() }))
+        }
         _ => Ok(super::not_found()),
     }
 }
 
-fn not_yet(what: &str) -> Result<Answer> {
-    let message = format!("this execd does not support {what} yet");
-    Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, code::NOT_SUPPORTED, message))
-}
-
-/// Always 200, because clients ask here whether they may ask elsewhere.
+/// Always 200, because clients ask here whether they may ask elsewhere. The server answers in our place.
 fn isolated_capabilities() -> Answer {
-    #[derive(serde::Serialize)]
-    struct Capabilities {
-        available: bool,
-        message: &'static str,
-        commit_supported: bool,
-        diff_supported: bool,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        hardening: Option<Hardening>,
-    }
-    let message = "this execd does not support isolated sessions yet";
+    let message = "isolated sessions are made by the server: call it through the sandbox's endpoint".to_owned();
     let hardening = hardening::report().ok().map(|report| report.layers);
-    let known = Capabilities { available: false, message, commit_supported: false, diff_supported: false, hardening };
-    super::json(StatusCode::OK, &known)
+    super::json(StatusCode::OK, &Capabilities { message: Some(message), hardening, ..Capabilities::default() })
 }

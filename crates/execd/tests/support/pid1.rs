@@ -35,6 +35,7 @@ pub fn config(entrypoint: &[&str]) -> BootConfig {
         user: None,
         grace_ms: 500,
         hooks: protocol::hooks::Hooks::default(),
+        isolated: None,
     }
 }
 

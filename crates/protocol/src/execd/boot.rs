@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::isolated::CreateSession;
 use crate::hooks::Hooks;
 
 /// Descriptor of the listening socket that execd inherits.
@@ -12,6 +13,9 @@ pub const LISTENER_FD: i32 = 3;
 pub const CONFIG_FD: i32 = 4;
 /// Descriptor on which execd writes its [`StatusLine`]s.
 pub const STATUS_FD: i32 = 5;
+
+/// First descriptor of the overlays of an isolated session: two for each, the directory below and the one written to.
+pub const OVERLAY_FD: i32 = 6;
 
 /// Everything that execd is told at its start.
 #[derive(Clone, Serialize, Deserialize)]
@@ -33,6 +37,20 @@ pub struct BootConfig {
     /// Commands that run before the main process and beside it.
     #[serde(default)]
     pub hooks: Hooks,
+    /// What makes this execd the init of an isolated session; there is no main process then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolated: Option<IsolatedBoot>,
+}
+
+/// What the execd of an isolated session is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IsolatedBoot {
+    /// The session's id, a UUID.
+    pub session_id: String,
+    /// Unix milliseconds.
+    pub created_ms: i64,
+    /// What was asked for, defaults filled in.
+    pub asked: CreateSession,
 }
 
 /// A numeric identity inside the sandbox.

@@ -26,3 +26,7 @@ pub const FILESYSTEM_IDENTITY_UNAVAILABLE: &str = "FILESYSTEM_IDENTITY_UNAVAILAB
 pub const NOT_SUPPORTED: &str = "NOT_SUPPORTED";
 /// Another client holds the terminal.
 pub const ALREADY_CONNECTED: &str = "ALREADY_CONNECTED";
+/// An isolated session or run that does not exist.
+pub const SESSION_NOT_FOUND: &str = "SESSION_NOT_FOUND";
+/// Isolated sessions cannot be had here.
+pub const SERVICE_UNAVAILABLE: &str = "SERVICE_UNAVAILABLE";

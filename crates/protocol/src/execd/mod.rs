@@ -8,6 +8,7 @@ pub mod files;
 pub mod hardening;
 pub mod header;
 pub mod hook;
+pub mod isolated;
 pub mod metrics;
 pub mod output;
 pub mod pty;

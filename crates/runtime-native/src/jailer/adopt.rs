@@ -126,6 +126,8 @@ fn take_over(jail: &Jail, id: &SandboxId) -> Result<Option<Live<'static>>> {
         lease: None,
         grace: Duration::from_millis(plan.grace_ms),
         limits: plan.limits,
+        // They went with the monitor that had them.
+        _namespaces: Vec::new(),
         watching: Some(watching),
     }))
 }

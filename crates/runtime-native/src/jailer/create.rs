@@ -20,7 +20,7 @@ use rustix::thread::{Uid, set_thread_res_uid};
 
 use super::seat::Seat;
 use super::status::StatusReader;
-use super::{Jail, Mode, destroy, receipt, watch};
+use super::{Jail, Mode, destroy, receipt, session, watch};
 use crate::disk::{self, Disk, Size};
 use crate::error::{Context, Failure, Kind, Result};
 use crate::idrange::{self, Slot};
@@ -84,6 +84,8 @@ pub struct Live<'a> {
     pub grace: Duration,
     /// Limits, for the words of the exit record.
     pub limits: wire::PlanLimits,
+    /// Namespaces that are kept open for its isolated sessions, which look for them here by way of /proc.
+    pub _namespaces: Vec<OwnedFd>,
     /// Locked as long as this process writes in the sandbox's directory; a destroy waits for it.
     pub watching: Option<File>,
 }
@@ -233,7 +235,7 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<(Live<
         group.create()?;
         group.limit(&jail.by_group(&plan.limits))?;
     }
-    let listener = listen(jail, &plan.id)?;
+    let listener = listen(jail, &jail.paths.socket(&plan.id))?;
     let disk = disk(jail, order.disk, plan)?;
     let fallback_disk = fallback_disk(jail, plan);
     if let FallbackDisk::Directory(path) = &fallback_disk {
@@ -271,6 +273,7 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<(Live<
     let mut known = State { init: process, slot: slot.map(|slot| slot.0), receipt: None };
     state::store(&jail.paths.sandbox(&plan.id), state::STATE, &known)?;
     map_ids(jail, pid, slot)?;
+    let namespaces = session::to_keep(jail, pid)?;
     if let (Some(group), None) = (&group, seat) {
         group.add(pid)?;
     }
@@ -305,6 +308,7 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<(Live<
         lease: order.lease,
         grace,
         limits: plan.limits.clone(),
+        _namespaces: namespaces,
         watching: Some(watching),
     };
     Ok((live, receipt))
@@ -325,16 +329,16 @@ fn with_identity<T>(slot: Option<Slot>, action: impl FnOnce() -> T) -> Result<T>
     Ok(result)
 }
 
-fn listen(jail: &Jail, id: &SandboxId) -> Result<OwnedFd> {
+/// Binds the socket of an execd, for the server alone.
+pub(super) fn listen(jail: &Jail, path: &std::path::Path) -> Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
-    let path = jail.paths.socket(id);
     let socket =
         socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
             .op("make execd's socket")?;
-    let (name, _directory) = crate::paths::socket_name(&path).op("name execd's socket")?;
+    let (name, _directory) = crate::paths::socket_name(path).op("name execd's socket")?;
     bind(&socket, &SocketAddrUnix::new(&name).op("name execd's socket")?).op("bind execd's socket")?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).op("protect execd's socket")?;
-    jail.give_to_server(&path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).op("protect execd's socket")?;
+    jail.give_to_server(path)?;
     listen(&socket, LISTEN_BACKLOG).op("listen on execd's socket")?;
     Ok(socket)
 }
@@ -419,7 +423,7 @@ fn send_go(jail: &Jail, pid: Pid, plan: &Plan, disk: Option<&OwnedFd>, control: 
 }
 
 /// Waits until the error pipe closes, which happens when execd starts.
-fn await_exec(errors: BorrowedFd<'_>, deadline: Instant) -> Result<()> {
+pub(super) fn await_exec(errors: BorrowedFd<'_>, deadline: Instant) -> Result<()> {
     let mut report = Vec::new();
     loop {
         wait(&mut [PollFd::from_borrowed_fd(errors, PollFlags::IN)], deadline)?;
@@ -525,7 +529,7 @@ fn ask_execd(init: BorrowedFd<'_>, socket: &std::path::Path, deadline: Instant) 
     }
 }
 
-fn wait(fds: &mut [PollFd<'_>], deadline: Instant) -> Result<()> {
+pub(super) fn wait(fds: &mut [PollFd<'_>], deadline: Instant) -> Result<()> {
     let left = deadline.saturating_duration_since(Instant::now());
     let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
     match poll(fds, Some(&timeout)) {

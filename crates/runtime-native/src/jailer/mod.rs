@@ -16,6 +16,7 @@ mod limits;
 mod receipt;
 pub(crate) use receipt::mode as mode_name;
 mod seat;
+mod session;
 mod status;
 mod stock;
 mod userids;
@@ -368,6 +369,23 @@ impl Jailer {
         }
     }
 
+    /// Removes what is left of a session that ended by itself, in a process of its own.
+    fn clear_session(&mut self, sandbox: &SandboxId, session: &lifecycle::isolated::SessionId) {
+        match sys::fork() {
+            Ok(Forked::Parent(pid)) => {
+                self.children.insert(pid);
+            }
+            Ok(Forked::Child) => {
+                sys::close_all_except(&[0, 1, 2]);
+                if let Err(failure) = session::end(&self.jail, sandbox, session) {
+                    eprintln!("osb jailer: remove session {session}: {failure}");
+                }
+                std::process::exit(0)
+            }
+            Err(errno) => eprintln!("osb jailer: fork to remove a session: {errno}"),
+        }
+    }
+
     /// Waits for ended children; records the exit of a sandbox whose monitor was killed.
     fn reap(&mut self) {
         self.signals.drain();
@@ -383,6 +401,10 @@ impl Jailer {
                     }
                     self.adopt_after(pid);
                 }
+                continue;
+            }
+            if let Some((sandbox, session)) = session::of_init(&self.jail, pid) {
+                self.clear_session(&sandbox, &session);
                 continue;
             }
             if let Err(failure) = inspect::record_orphan(&self.jail, pid, end) {
@@ -460,6 +482,11 @@ fn perform(
         Request::HasLayer { layer } => layers::has(jail, &layer),
         Request::RemoveLayer { layer } => layers::remove(jail, &layer),
         Request::HostImage => layers::host(jail),
+        Request::StartSession { sandbox, record, spec } => take(&mut fds, "a boot configuration").and_then(|boot| {
+            done(session::start(jail, &session::Order { sandbox, record: *record, spec: *spec, boot }))
+        }),
+        Request::EndSession { sandbox, session } => done(session::end(jail, &sandbox, &session)),
+        Request::ListSessions { sandbox } => session::list(jail, &sandbox).map(|sessions| Reply::Sessions { sessions }),
         Request::Probe => Ok(Reply::Probed(Box::new(probe::probe(jail)))),
     };
     let message = result.unwrap_or_else(Reply::Failed);

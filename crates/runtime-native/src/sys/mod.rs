@@ -9,9 +9,9 @@ mod process;
 
 pub use block::{LoopDevice, attach_loop, shutdown_filesystem};
 pub use process::{
-    ChildEnd, ChildSignals, Cloned, Forked, block_child_signal, block_termination, clone_namespaces, close_all_except,
-    end_of, exec_descriptor, fork, inherited, install_descriptors, install_filter, reset_signals,
-    unshare_cgroup_namespace, unshare_network_namespace, wait_any_ended,
+    ChildEnd, ChildSignals, Cloned, Forked, block_child_signal, block_termination, clone_into, clone_namespaces,
+    close_all_except, end_of, exec_descriptor, fork, inherited, install_descriptors, install_filter, join_namespace,
+    reset_signals, unshare_cgroup_namespace, unshare_mount_namespace, unshare_network_namespace, wait_any_ended,
 };
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -38,6 +38,15 @@ pub const ATTR_NOEXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
 
 /// Changes attributes of the mount that `mount` refers to.
 pub fn set_mount_attributes(mount: BorrowedFd<'_>, change: MountChange<'_>) -> Result<(), Errno> {
+    change_mount(mount, change, 0)
+}
+
+/// The same for all mounts below it, too.
+pub fn set_tree_attributes(mount: BorrowedFd<'_>, set: u64) -> Result<(), Errno> {
+    change_mount(mount, MountChange { set, id_map: None }, libc::AT_RECURSIVE)
+}
+
+fn change_mount(mount: BorrowedFd<'_>, change: MountChange<'_>, flags: i32) -> Result<(), Errno> {
     let attr = libc::mount_attr {
         attr_set: change.set | if change.id_map.is_some() { libc::MOUNT_ATTR_IDMAP } else { 0 },
         attr_clr: 0,
@@ -50,7 +59,7 @@ pub fn set_mount_attributes(mount: BorrowedFd<'_>, change: MountChange<'_>) -> R
             libc::SYS_mount_setattr,
             mount.as_raw_fd(),
             c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
+            libc::AT_EMPTY_PATH | flags,
             &raw const attr,
             size_of::<libc::mount_attr>(),
         )

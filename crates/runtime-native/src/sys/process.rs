@@ -36,12 +36,23 @@ pub enum Cloned {
 
 /// Clones into new namespaces (`CLONE_NEW*` bits). The caller must be single-threaded.
 pub fn clone_namespaces(flags: u64) -> Result<Cloned, Errno> {
+    clone_into(flags, None)
+}
+
+/// Clones into new namespaces and, where one is given, into a cgroup of version 2; with `CLONE_PARENT` as a child of the
+/// caller's parent. The caller must be single-threaded.
+pub fn clone_into(flags: u64, group: Option<BorrowedFd<'_>>) -> Result<Cloned, Errno> {
     let mut pidfd: libc::c_int = -1;
     // SAFETY: all-zero is a valid `clone_args`.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
     args.flags = flags | libc::CLONE_PIDFD as u64;
     args.pidfd = (&raw mut pidfd) as u64;
-    args.exit_signal = libc::SIGCHLD as u64;
+    // A sibling ends with the signal of its cloner, which the kernel demands not to be named again.
+    args.exit_signal = if flags & libc::CLONE_PARENT as u64 == 0 { libc::SIGCHLD as u64 } else { 0 };
+    if let Some(group) = group {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = group.as_raw_fd() as u64;
+    }
     // SAFETY: without CLONE_VM and a stack this is a fork: the child runs on its own copy of this stack. The
     // process is single-threaded, so its heap and locks are consistent in the child.
     let pid = check(unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) })?;
@@ -50,6 +61,22 @@ pub fn clone_namespaces(flags: u64) -> Result<Cloned, Errno> {
         Some(pid) => Ok(Cloned::Parent(pid, unsafe { OwnedFd::from_raw_fd(pidfd) })),
         None => Ok(Cloned::Child),
     }
+}
+
+/// `CLONE_INTO_CGROUP` of <linux/sched.h>.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// Moves the calling process, which must have one thread, into the namespace that `namespace` names. A PID namespace
+/// takes in only the children that come after.
+pub fn join_namespace(namespace: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: changes what the process sees of the system, nothing of its memory or descriptors.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), 0) }.into()).map(drop)
+}
+
+/// Moves the calling process into a mount namespace of its own.
+pub fn unshare_mount_namespace() -> Result<(), Errno> {
+    // SAFETY: as above.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNS) }.into()).map(drop)
 }
 
 /// Moves the calling process into a new cgroup namespace, rooted at the groups it is in.

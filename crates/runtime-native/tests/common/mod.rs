@@ -293,6 +293,7 @@ pub fn boot(plan: &Plan, script: &str) -> OwnedFd {
         user: None,
         grace_ms: 1000,
         hooks: protocol::hooks::Hooks::default(),
+        isolated: None,
     };
     memory_file("boot", &serde_json::to_vec(&config).expect("boot configuration")).expect("memory file")
 }

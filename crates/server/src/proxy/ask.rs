@@ -29,7 +29,7 @@ pub(crate) async fn ask(app: &Arc<App>, id: &SandboxId, path: &str) -> Result<By
         .header(EXECD_ACCESS_TOKEN, token.expose_secret())
         .body(Body::empty())
         .expect("our paths and tokens are valid in HTTP");
-    let backend = Backend { address: app.runtime.execd(id), token, id: id.clone(), port: EXECD_PORT };
+    let backend = Backend { address: app.runtime.execd(id), token, id: id.clone(), port: EXECD_PORT, session: None };
     let mut sender = forward::open(app, &backend).await?;
     let answer = sender.send_request(request).await.map_err(|error| forward::broken(&backend, &error))?;
     let status = answer.status();

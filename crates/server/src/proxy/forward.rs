@@ -39,8 +39,11 @@ pub(super) async fn forward(app: &Arc<App>, backend: &Backend, request: Request)
     let (response, sender) = send(app, backend, request, &activity).await?;
     let (mut head, body) = response.into_parts();
     for_caller(&mut head.headers, &prefix);
-    let back = GiveBack { app: app.clone(), id: backend.id.clone(), port: backend.port, sender: Some(sender) };
-    Ok(Response::from_parts(head, Body::new(Returning { body, back: Some(back) })))
+    // Connections to isolated sessions are not kept: sessions are many and their calls few.
+    let keep = backend.session.is_none();
+    let back =
+        keep.then(|| GiveBack { app: app.clone(), id: backend.id.clone(), port: backend.port, sender: Some(sender) });
+    Ok(Response::from_parts(head, Body::new(Returning { body, back })))
 }
 
 /// The request as the backend gets it, the caller's prefix, and the clock of its body.
@@ -72,13 +75,13 @@ pub(super) fn outgoing(
 }
 
 /// Sends on an idle connection or a new one.
-async fn send(
+pub(super) async fn send(
     app: &Arc<App>,
     backend: &Backend,
     mut request: http::Request<Body>,
     activity: &Activity,
 ) -> Result<(http::Response<Incoming>, SendRequest<Body>), ApiError> {
-    while let Some(mut sender) = app.pool.take(&backend.id, backend.port).await {
+    while let Some(mut sender) = idle(app, backend).await {
         match bounded(sender.try_send_request(request), activity, backend).await? {
             Ok(response) => return Ok((response, sender)),
             // It was closed under us before anything was sent.
@@ -91,6 +94,11 @@ async fn send(
     let mut sender = open(app, backend).await?;
     let response = bounded(sender.send_request(request), activity, backend).await?;
     Ok((response.map_err(|error| broken(backend, &error))?, sender))
+}
+
+/// An idle connection, where there may be one.
+async fn idle(app: &App, backend: &Backend) -> Option<SendRequest<Body>> {
+    if backend.session.is_some() { None } else { app.pool.take(&backend.id, backend.port).await }
 }
 
 /// A new connection that speaks HTTP.
@@ -151,7 +159,7 @@ pub(super) struct Activity {
 }
 
 impl Activity {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         Self { start: Instant::now(), last_ms: Arc::default() }
     }
 

@@ -12,6 +12,7 @@ mod ask;
 mod connect;
 mod forward;
 mod headers;
+mod isolated;
 pub(crate) mod pool;
 pub(crate) mod target;
 mod upgrade;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::Method;
+use lifecycle::isolated::SessionId;
 use lifecycle::runtime::ExecdAddress;
 use lifecycle::spec::SandboxId;
 use protocol::error::code;
@@ -45,6 +47,8 @@ pub(crate) struct Backend {
     pub(crate) address: ExecdAddress,
     pub(crate) token: SecretString,
     pub(crate) port: u16,
+    /// The isolated session whose execd this is; the sandbox's own otherwise.
+    pub(crate) session: Option<SessionId>,
 }
 
 /// Answers a call to a port of a sandbox.
@@ -68,6 +72,7 @@ async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError
         ));
     }
     let id = target.id.to_owned();
+    let rest = target.rest.to_owned();
     let sandbox = app.running(&id).await?;
     if port == POLICY_PORT {
         return Err(ApiError::not_implemented(
@@ -80,7 +85,11 @@ async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError
         token: app.auth.token(&id),
         id: sandbox.id().clone(),
         port,
+        session: None,
     };
+    if port == EXECD_PORT && isolated::is_asked(&rest) {
+        return isolated::call(app, backend, &rest, request).await;
+    }
     let answer = if upgrade::is_asked(request.headers()) {
         upgrade::relay(app, &backend, request).await
     } else {

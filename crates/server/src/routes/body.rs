@@ -16,7 +16,7 @@ const MAX_BODY_BYTES: usize = 2 * 1024 * 1024;
 const READ_LIMIT: Duration = Duration::from_secs(60);
 
 /// The whole body.
-pub(super) struct Body(pub(super) Bytes);
+pub(crate) struct Body(pub(crate) Bytes);
 
 impl<S: Send + Sync> FromRequest<S> for Body {
     type Rejection = ApiError;

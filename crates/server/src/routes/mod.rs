@@ -1,7 +1,7 @@
 //! Every route, bare and under `/v1`, and what answers where there is none.
 
 mod about;
-mod body;
+pub(crate) mod body;
 mod diagnostics;
 mod endpoints;
 pub(crate) mod images;

@@ -1,0 +1,267 @@
+//! Isolated sessions: the calls below `/v1/isolated` of a sandbox's execd.
+//!
+//! A sandbox may neither mount nor unshare, so its own execd cannot make a session. These calls are therefore answered
+//! here: the runtime makes and ends sessions, each of which has an execd of its own, and every call to one is passed on
+//! to that. Nothing is kept here; what exists is what the runtime finds.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{FromRequest as _, Request};
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
+use lifecycle::isolated::{Isolated, Record, Seen, SessionId, Start, admit};
+use lifecycle::runtime::{ErrorKind, ExecdAddress, RuntimeError};
+use lifecycle::spec::SandboxId;
+use protocol::execd::boot::{BootConfig, BootUser, IsolatedBoot};
+use protocol::execd::code;
+use protocol::execd::hardening::Hardening;
+use protocol::execd::isolated::{Capabilities, CreateSession, PREFIX, Session, Sessions, Surroundings};
+use protocol::headers;
+use protocol::hooks::Hooks;
+use secrecy::ExposeSecret as _;
+
+use super::headers::secret_value;
+use super::{Backend, forward};
+use crate::app::App;
+use crate::errors::ApiError;
+use crate::routes::body;
+
+/// Most bytes of an answer of execd to this server: an environment, or what is known of a session.
+const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
+/// Fields of a session's boot configuration that only a sandbox uses.
+const NO_GRACE_MS: u64 = 0;
+
+/// Whether a call to execd is one of these.
+pub(super) fn is_asked(path: &str) -> bool {
+    path.starts_with(PREFIX)
+}
+
+/// Answers one.
+pub(super) async fn call(app: &Arc<App>, backend: Backend, path: &str, request: Request) -> Result<Response, ApiError> {
+    let Some(runtime) = app.runtime.isolated() else {
+        return without(path, request.method());
+    };
+    let rest = path.strip_prefix(PREFIX).unwrap_or_default();
+    let segments: Vec<&str> = rest.split('/').collect();
+    match (request.method(), segments.as_slice()) {
+        (&Method::GET, ["capabilities"]) => {
+            // What a daemon of another version does not tell is left out.
+            let hardening = ask(app, &backend, "/v1/hardening").await.ok();
+            Ok(Json(capabilities(runtime, hardening)).into_response())
+        }
+        (&Method::POST, ["session"]) => create(app, runtime, &backend, request).await,
+        (&Method::GET, ["sessions"]) => list(app, runtime, &backend).await,
+        (&Method::DELETE, ["session", id]) => {
+            let id = find(runtime, &backend.id, id).await?.record.id;
+            runtime.end(&backend.id, &id).await.map_err(failed)?;
+            Ok(StatusCode::OK.into_response())
+        }
+        (_, ["session", id, ..]) => {
+            let id = SessionId::parse(id).ok_or_else(|| unknown(id))?;
+            pass_on(app, runtime, backend, id, request).await
+        }
+        _ => Err(ApiError::new(
+            StatusCode::NOT_FOUND,
+            code::UNKNOWN,
+            format!("there is no call {path} of isolated sessions"),
+        )),
+    }
+}
+
+/// The answers of a runtime that cannot make sessions.
+fn without(path: &str, method: &Method) -> Result<Response, ApiError> {
+    let message = "this server's runtime cannot make isolated sessions here; `osb doctor` says what is missing";
+    if method == Method::GET && path.strip_prefix(PREFIX) == Some("capabilities") {
+        let none = Capabilities { message: Some(message.to_owned()), ..Capabilities::default() };
+        return Ok(Json(none).into_response());
+    }
+    Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code::SERVICE_UNAVAILABLE, message))
+}
+
+fn capabilities(runtime: &dyn Isolated, hardening: Option<Hardening>) -> Capabilities {
+    let means = runtime.means();
+    Capabilities {
+        available: true,
+        isolator: Some("osb".to_owned()),
+        version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        message: (!means.weaker.is_empty()).then(|| means.weaker.join(" ")),
+        setpriv_available: true,
+        userns_available: false,
+        commit_supported: true,
+        diff_supported: true,
+        hardening,
+    }
+}
+
+async fn create(
+    app: &Arc<App>,
+    runtime: &dyn Isolated,
+    backend: &Backend,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let body::Body(bytes) = body::Body::from_request(request, &()).await?;
+    let asked: CreateSession = serde_json::from_slice(&bytes).map_err(|error| {
+        ApiError::bad_request(code::INVALID_REQUEST_BODY, format!("the body is not the expected JSON: {error}"))
+    })?;
+    let (mut spec, asked) = admit(asked, &runtime.means()).map_err(|refusal| {
+        ApiError::new(
+            StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST),
+            refusal.code,
+            refusal.message,
+        )
+    })?;
+    let surroundings: Surroundings = ask(app, backend, "/v1/environment").await?;
+    let user = asked.uid.map(|uid| BootUser { uid, gid: asked.gid.unwrap_or(uid) }).or(surroundings.user);
+    spec.owner = user.map(|user| (user.uid, user.gid));
+    let now = app.now();
+    let id = SessionId::parse(&uuid::Uuid::new_v4().hyphenated().to_string()).expect("a UUID is an id");
+    let record = Record { id: id.clone(), created_ms: now.as_millisecond(), asked };
+    let boot = BootConfig {
+        sandbox_id: backend.id.to_string(),
+        token: Some(backend.token.expose_secret().to_owned()),
+        env: surroundings.env,
+        entrypoint: Vec::new(),
+        cwd: None,
+        user: surroundings.user,
+        grace_ms: NO_GRACE_MS,
+        hooks: Hooks::default(),
+        isolated: Some(IsolatedBoot {
+            session_id: id.to_string(),
+            created_ms: record.created_ms,
+            asked: record.asked.clone(),
+        }),
+    };
+    let boot = serde_json::to_vec(&boot).map_err(|_| ApiError::internal("encode the session's boot configuration"))?;
+    let shown = dead_or(&record, "active");
+    runtime.start(Start { sandbox: &backend.id, record, spec, boot }).await.map_err(failed)?;
+    Ok((StatusCode::CREATED, Json(shown)).into_response())
+}
+
+/// What is known of a session that cannot be asked itself.
+fn dead_or(record: &Record, status: &str) -> Session {
+    let created_at = jiff::Timestamp::from_millisecond(record.created_ms).unwrap_or_default().to_string();
+    Session {
+        session_id: record.id.to_string(),
+        status: status.to_owned(),
+        created_at: created_at.clone(),
+        last_run_at: created_at,
+        idle_remaining_seconds: None,
+        asked: record.asked.clone(),
+    }
+}
+
+async fn list(app: &Arc<App>, runtime: &dyn Isolated, backend: &Backend) -> Result<Response, ApiError> {
+    let mut sessions = Vec::new();
+    for seen in runtime.list(&backend.id).await.map_err(failed)? {
+        let path = format!("{PREFIX}session/{}", seen.record.id);
+        let asked = match seen.alive {
+            true => ask(app, &to_session(runtime, backend, &seen.record.id), &path).await.ok(),
+            false => None,
+        };
+        // One that ends while it is asked is dead.
+        sessions.push(asked.unwrap_or_else(|| dead_or(&seen.record, "dead")));
+    }
+    Ok(Json(Sessions { sessions }).into_response())
+}
+
+/// Passes a call on to the session's own execd.
+async fn pass_on(
+    app: &Arc<App>,
+    runtime: &dyn Isolated,
+    backend: Backend,
+    id: SessionId,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let target = request.uri().path().to_owned();
+    let is_question = request.method() == Method::GET && target.ends_with(id.as_str());
+    let answer = forward::forward(app, &to_session(runtime, &backend, &id), request).await;
+    let Err(error) = answer else { return answer };
+    if error.code != protocol::error::code::BACKEND_CONNECTION_FAILED {
+        return Err(error);
+    }
+    let seen = find(runtime, &backend.id, id.as_str()).await?;
+    if seen.alive {
+        return Err(error);
+    }
+    if is_question {
+        return Ok(Json(dead_or(&seen.record, "dead")).into_response());
+    }
+    Err(ApiError::new(StatusCode::NOT_FOUND, code::SESSION_NOT_FOUND, format!("the isolated session {id} has ended")))
+}
+
+fn to_session(runtime: &dyn Isolated, backend: &Backend, id: &SessionId) -> Backend {
+    Backend {
+        id: backend.id.clone(),
+        address: ExecdAddress::Unix(runtime.address(&backend.id, id)),
+        token: backend.token.clone(),
+        port: backend.port,
+        session: Some(id.clone()),
+    }
+}
+
+async fn find(runtime: &dyn Isolated, sandbox: &SandboxId, id: &str) -> Result<Seen, ApiError> {
+    let sessions = runtime.list(sandbox).await.map_err(failed)?;
+    sessions.into_iter().find(|seen| seen.record.id.as_str() == id).ok_or_else(|| unknown(id))
+}
+
+fn unknown(id: &str) -> ApiError {
+    let shown: String = id.chars().take(80).collect();
+    let message = format!("there is no isolated session \"{shown}\"; ids are UUIDs in lower case");
+    ApiError::new(StatusCode::NOT_FOUND, code::SESSION_NOT_FOUND, message)
+}
+
+fn failed(error: RuntimeError) -> ApiError {
+    let (status, code) = match error.kind {
+        ErrorKind::Invalid => (StatusCode::BAD_REQUEST, code::INVALID_REQUEST_BODY),
+        ErrorKind::Unsupported => (StatusCode::SERVICE_UNAVAILABLE, code::NOT_SUPPORTED),
+        ErrorKind::NotFound => (StatusCode::NOT_FOUND, code::SESSION_NOT_FOUND),
+        _ => (StatusCode::INTERNAL_SERVER_ERROR, code::RUNTIME_ERROR),
+    };
+    ApiError::new(status, code, error.message)
+}
+
+/// Asks an execd something on behalf of this server. Its answer is hostile input: bounded, and used for its own sandbox
+/// only.
+async fn ask<T: serde::de::DeserializeOwned>(app: &Arc<App>, backend: &Backend, path: &str) -> Result<T, ApiError> {
+    let request = http::Request::get(path)
+        .header(http::header::HOST, "sandbox")
+        .header(headers::EXECD_ACCESS_TOKEN, secret_value(&backend.token))
+        .body(Body::empty())
+        .map_err(|_| ApiError::internal("ask the sandbox's execd"))?;
+    let bytes = tokio::time::timeout(ASK_LIMIT, exchange(app, backend, request)).await;
+    let late = || {
+        ApiError::new(
+            StatusCode::GATEWAY_TIMEOUT,
+            protocol::error::code::BACKEND_TIMEOUT,
+            format!("the sandbox's execd did not answer for {} s", ASK_LIMIT.as_secs()),
+        )
+    };
+    serde_json::from_slice(&bytes.map_err(|_| late())??).map_err(|_| strange())
+}
+
+/// How long an execd may take to answer this server.
+const ASK_LIMIT: std::time::Duration = std::time::Duration::from_secs(20);
+
+async fn exchange(app: &Arc<App>, backend: &Backend, request: http::Request<Body>) -> Result<Bytes, ApiError> {
+    let (response, sender) = forward::send(app, backend, request, &forward::Activity::start()).await?;
+    if response.status() != StatusCode::OK {
+        return Err(strange());
+    }
+    let whole = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await.map_err(|_| strange())?;
+    if backend.session.is_none() {
+        app.pool.give(&backend.id, backend.port, sender);
+    }
+    Ok(whole.to_bytes())
+}
+
+fn strange() -> ApiError {
+    ApiError::new(
+        StatusCode::BAD_GATEWAY,
+        protocol::error::code::BACKEND_RESPONSE_FAILED,
+        "the sandbox's execd gave an answer that cannot be used",
+    )
+}
