@@ -225,6 +225,19 @@ function report(error) {
     return { kind: 'error', name: String(error.name), value: String(error.message), traceback: ours < 0 ? lines : lines.slice(0, ours) };
 }
 
+/** Takes what is left of an interrupt, which node may tell in more than one way: the next cell is not meant. */
+async function settle() {
+    for (let quiet = 0; quiet < 2;) {
+        await new Promise((done) => setImmediate(done));
+        try {
+            vm.runInThisContext('0', { breakOnSigint: true });
+            quiet += 1;
+        } catch {
+            quiet = 0;
+        }
+    }
+}
+
 async function run(code) {
     count += 1;
     try {
@@ -233,6 +246,8 @@ async function run(code) {
         if (value !== undefined && !code.trimEnd().endsWith(';')) send({ kind: 'result', count, data: formsOf(value) });
     } catch (error) {
         send(report(error));
+        cell = undefined;
+        if (error instanceof KeyboardInterrupt) await settle();
     }
     cell = undefined;
     await send({ kind: 'end' });
