@@ -7,6 +7,7 @@ const inspector = require('inspector');
 const { createRequire } = require('module');
 const net = require('net');
 const path = require('path');
+const { Writable } = require('stream');
 const util = require('util');
 const vm = require('vm');
 
@@ -20,8 +21,10 @@ const SHARED = ['/usr/lib/node_modules', '/usr/local/lib/node_modules', '/usr/sh
     path.join(path.dirname(process.execPath), '../lib/node_modules')];
 
 const [mark, isTypeScript] = head();
-const streams = [process.stdout, process.stderr];
-const writes = streams.map((stream) => stream.write.bind(stream));
+const { writeSync } = fs;
+const pause = new Int32Array(new SharedArrayBuffer(4));
+// Milliseconds between two looks at a pipe that is full and was told not to block, by a child process, say.
+const FULL_PIPE = 2;
 const session = new inspector.Session();
 session.connect();
 
@@ -34,14 +37,56 @@ function head() {
     return [mark, dialect === 'typescript'];
 }
 
+function writeAll(descriptor, data) {
+    for (let at = 0; at < data.length;) {
+        try {
+            at += writeSync(descriptor, data, at);
+        } catch (error) {
+            if (error.code !== 'EAGAIN') throw error;
+            Atomics.wait(pause, 0, 0, FULL_PIPE);
+        }
+    }
+}
+
+/** A standard stream without a state of its own: node's could be interrupted within a write and be stuck for ever. */
+class Output extends Writable {
+    constructor(fd) {
+        super();
+        this.fd = fd;
+    }
+
+    write(chunk, encoding, done) {
+        const then = typeof encoding === 'function' ? encoding : done;
+        writeAll(this.fd, typeof chunk === 'string' ? Buffer.from(chunk, typeof encoding === 'string' ? encoding : undefined) : chunk);
+        if (typeof then === 'function') process.nextTick(then);
+        return true;
+    }
+
+    end(chunk, ...rest) {
+        if (chunk !== undefined && chunk !== null && typeof chunk !== 'function') this.write(chunk, ...rest);
+        return this;
+    }
+
+    destroy() {
+        return this;
+    }
+}
+
+for (const [name, descriptor] of [['stdout', 1], ['stderr', 2]]) {
+    Object.defineProperty(process, name, { value: new Output(descriptor), configurable: true, enumerable: true });
+}
+
 const talk = new net.Socket({ fd: 3 });
 let sending = Promise.resolve();
 
 /** Answers; answers go one after the other, each behind what was printed before it. */
 function send(message) {
-    sending = sending.then(async () => {
-        await Promise.all(writes.map((write) => new Promise((done) => write(mark, done))));
-        await new Promise((done) => talk.write(JSON.stringify(message) + '\n', done));
+    // Never within the code of a cell, where an interrupt could tear it apart.
+    sending = sending.then(() => {
+        const marked = Buffer.from(mark);
+        writeAll(1, marked);
+        writeAll(2, marked);
+        writeAll(3, Buffer.from(JSON.stringify(message) + '\n'));
     });
     return sending;
 }
@@ -180,6 +225,19 @@ function report(error) {
     return { kind: 'error', name: String(error.name), value: String(error.message), traceback: ours < 0 ? lines : lines.slice(0, ours) };
 }
 
+/** Takes what is left of an interrupt, which node may tell in more than one way: the next cell is not meant. */
+async function settle() {
+    for (let quiet = 0; quiet < 2;) {
+        await new Promise((done) => setImmediate(done));
+        try {
+            vm.runInThisContext('0', { breakOnSigint: true });
+            quiet += 1;
+        } catch {
+            quiet = 0;
+        }
+    }
+}
+
 async function run(code) {
     count += 1;
     try {
@@ -188,6 +246,8 @@ async function run(code) {
         if (value !== undefined && !code.trimEnd().endsWith(';')) send({ kind: 'result', count, data: formsOf(value) });
     } catch (error) {
         send(report(error));
+        cell = undefined;
+        if (error instanceof KeyboardInterrupt) await settle();
     }
     cell = undefined;
     await send({ kind: 'end' });
