@@ -215,7 +215,10 @@ pub fn admit(asked: CreateSession, means: &Means) -> Result<(SessionSpec, Create
         }
         let mode = *overlay.mode.get_or_insert_default();
         if mode != Mode::Overlay && overlay.persist.is_some() {
-            return refuse(format!("overlays.persist: only means something in mode overlay; leave it out for {}", overlay.path));
+            return refuse(format!(
+                "overlays.persist: only means something in mode overlay; leave it out for {}",
+                overlay.path
+            ));
         }
         let kind = match mode {
             Mode::Rw => MountKind::Rw,

@@ -82,7 +82,11 @@ pub fn enter(shape: &Shape<'_>) -> Result<Vec<Sides>> {
             .map_err(|errno| named(errno, &format!("{}: cannot be bound", bind.source)))?;
         let real = path_of(&target)?;
         if !ALLOWED_SOURCES.iter().any(|allowed| real.to_str().is_some_and(|real| is_below(real, allowed))) {
-            return Err(invalid(format!("{}: leads to {}, which lies below none of {ALLOWED_SOURCES:?}", bind.source, real.display())));
+            return Err(invalid(format!(
+                "{}: leads to {}, which lies below none of {ALLOWED_SOURCES:?}",
+                bind.source,
+                real.display()
+            )));
         }
         let is_directory = rustix::fs::fstat(&target).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFDIR);
         let mount = copy(&target)?;
@@ -183,8 +187,9 @@ fn make_workspace(root: &OwnedFd, path: &str, owner: Option<(u32, u32)>) -> Resu
         if resolve(root, &shown, OFlags::PATH | OFlags::DIRECTORY).is_ok() {
             continue;
         }
-        let (parent, _) = resolve(root, &at.parent().unwrap_or(&at).to_string_lossy(), OFlags::PATH | OFlags::DIRECTORY)
-            .map_err(|errno| named(errno, &format!("{path}: cannot be made")))?;
+        let (parent, _) =
+            resolve(root, &at.parent().unwrap_or(&at).to_string_lossy(), OFlags::PATH | OFlags::DIRECTORY)
+                .map_err(|errno| named(errno, &format!("{path}: cannot be made")))?;
         let name = part.as_os_str();
         rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755))
             .map_err(|errno| named(errno, &format!("{path}: cannot be made")))?;
@@ -236,7 +241,8 @@ fn read_only(mount: OwnedFd) -> Result<OwnedFd> {
 fn overlay(target: &OwnedFd, at: OwnedFd, mount: &Mount, shape: &Shape<'_>) -> Result<(OwnedFd, Sides)> {
     let at = if mount.kind == MountKind::Ephemeral {
         let bytes = shape.ephemeral_bytes.to_string();
-        let memory = filesystem("tmpfs", &[("size", bytes.as_str()), ("mode", "0700")], sys::ATTR_NOSUID | sys::ATTR_NODEV)?;
+        let memory =
+            filesystem("tmpfs", &[("size", bytes.as_str()), ("mode", "0700")], sys::ATTR_NOSUID | sys::ATTR_NODEV)?;
         mount_onto(&memory, &at).op("place the session's memory")?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::openat(&memory, ".", flags, Mode::empty()).op("open the session's memory")?
@@ -254,7 +260,10 @@ fn overlay(target: &OwnedFd, at: OwnedFd, mount: &Mount, shape: &Shape<'_>) -> R
     let mounted = mounted.map_err(|errno| match errno {
         Errno::INVAL => Failure::new(
             Kind::Unsupported,
-            format!("{}: mode overlay: this sandbox's file systems are stacked too deep for another overlay", mount.path),
+            format!(
+                "{}: mode overlay: this sandbox's file systems are stacked too deep for another overlay",
+                mount.path
+            ),
         ),
         errno => Failure::errno(format!("overlay {}", mount.path), errno),
     })?;

@@ -39,9 +39,7 @@ async fn answer(paths: &Arc<Paths>, path: &str, request: Request<Incoming>, verb
         (&Method::DELETE, "/files") => remove(paths, query, resolve).await,
         (&Method::POST, "/files/permissions") => permissions(paths, read_json(request).await?, resolve).await,
         (&Method::POST, "/files/mv") => rename(paths, read_json(request).await?, resolve).await,
-        (&Method::POST, "/files/replace") => {
-            replace(paths, read_json(request).await?, verbose, resolve).await
-        }
+        (&Method::POST, "/files/replace") => replace(paths, read_json(request).await?, verbose, resolve).await,
         (&Method::GET, "/files/search") => search(paths, query, resolve).await,
         (&Method::POST, "/files/upload") => upload(Arc::clone(paths), request, resolve).await,
         (&Method::GET, "/files/download") => download(paths, request, query, resolve).await,

@@ -85,11 +85,19 @@ impl Runs {
         let mut jobs = self.0.borrow_mut();
         while jobs.len() >= MAX_RUNS {
             let finished = jobs.iter().filter(|(_, job)| job.finished_ms.is_some());
-            let Some(oldest) = finished.min_by_key(|(_, job)| job.finished_ms).map(|(run, _)| run.clone()) else { break };
+            let Some(oldest) = finished.min_by_key(|(_, job)| job.finished_ms).map(|(run, _)| run.clone()) else {
+                break;
+            };
             jobs.remove(&oldest);
         }
-        let job =
-            Job { started_ms: clock::now_ms(), finished_ms: None, code: None, pid: None, busy: Some(busy), error: None };
+        let job = Job {
+            started_ms: clock::now_ms(),
+            finished_ms: None,
+            code: None,
+            pid: None,
+            busy: Some(busy),
+            error: None,
+        };
         jobs.insert(run, job);
     }
 }

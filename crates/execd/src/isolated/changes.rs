@@ -14,9 +14,7 @@ use rustix::fs::{
     mkdirat, mknodat, openat, readlinkat, renameat, symlinkat, unlinkat, utimensat,
 };
 
-use super::overlay::{
-    Overlay, enter, is_opaque, is_whiteout, kind_of, look, names, open_file, same, same_attributes,
-};
+use super::overlay::{Overlay, enter, is_opaque, is_whiteout, kind_of, look, names, open_file, same, same_attributes};
 use crate::error::{ApiError, Result};
 use crate::id;
 
@@ -113,9 +111,9 @@ impl Walk {
         let mut inner = None;
         if let Some(lower) = lower {
             if self.action == Action::Commit && there.is_none() {
-                let made = theirs.map_or(Ok(()), |theirs| remove(lower, &theirs, name)).and_then(|()| {
-                    mkdirat(lower, name, Mode::from_raw_mode(0o700)).map_err(io::Error::from)
-                });
+                let made = theirs
+                    .map_or(Ok(()), |theirs| remove(lower, &theirs, name))
+                    .and_then(|()| mkdirat(lower, name, Mode::from_raw_mode(0o700)).map_err(io::Error::from));
                 made.map_err(|error| ApiError::io("commit", at, &error))?;
             }
             if there.is_some() || self.action == Action::Commit {

@@ -119,8 +119,10 @@ impl Session {
 /// # Errors
 /// Why there can be no shell, for people.
 pub fn start(daemon: &Rc<Daemon>, boot: IsolatedBoot, sides: Vec<(OwnedFd, OwnedFd)>) -> Result<Rc<Session>, String> {
-    let paths = boot.asked.overlays.iter().flatten().filter(|overlay| overlay.mode.unwrap_or_default() == Mode::Overlay);
-    let overlays = paths.zip(sides).map(|(overlay, (lower, upper))| Overlay { path: overlay.path.clone(), lower, upper });
+    let paths =
+        boot.asked.overlays.iter().flatten().filter(|overlay| overlay.mode.unwrap_or_default() == Mode::Overlay);
+    let overlays =
+        paths.zip(sides).map(|(overlay, (lower, upper))| Overlay { path: overlay.path.clone(), lower, upper });
     let overlays = Arc::new(overlays.collect());
     let workspace = boot.asked.overlays.iter().flatten().next().map_or("/", |overlay| overlay.path.as_str());
     let shell = Shell::start(daemon, workspace, &boot.asked)?;

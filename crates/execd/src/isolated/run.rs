@@ -283,7 +283,9 @@ fn read_now(output: &mut Receiver) -> Option<Vec<u8>> {
 fn ended(exit: Exit) -> Vec<u8> {
     match exit {
         Exit::Code(0) => encoded(&StreamEvent { kind: "execution_complete".into(), ..now() }),
-        Exit::Code(code) => error(EXIT_ERROR_NAME, &code.to_string(), &format!("exit status {code}; the session is over")),
+        Exit::Code(code) => {
+            error(EXIT_ERROR_NAME, &code.to_string(), &format!("exit status {code}; the session is over"))
+        }
         Exit::Signal { number, .. } => {
             error(RUNTIME_ERROR_NAME, "-1", &format!("the session's shell was ended by signal {number}"))
         }

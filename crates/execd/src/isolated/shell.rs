@@ -89,7 +89,8 @@ impl Shell {
             argv.extend([c"--noprofile".to_owned(), c"--norc".to_owned(), c"--noediting".to_owned()]);
         }
         argv.push(c"-i".to_owned());
-        let env: Result<Vec<CString>, String> = env.iter().map(|(name, value)| c_string(format!("{name}={value}"))).collect();
+        let env: Result<Vec<CString>, String> =
+            env.iter().map(|(name, value)| c_string(format!("{name}={value}"))).collect();
         let plan = Plan {
             programs: vec![c_string(program)?],
             argv,
@@ -150,7 +151,8 @@ impl Shell {
     pub fn kill_children(&self, spared: &[i32]) {
         let all: Vec<procfs::Entry> = procfs::running().into_iter().flatten().collect();
         let shell = self.process.pid().as_raw_nonzero().get();
-        let parent = |pid: i32| all.iter().find(|entry| entry.pid.as_raw_nonzero().get() == pid).map(|entry| entry.parent);
+        let parent =
+            |pid: i32| all.iter().find(|entry| entry.pid.as_raw_nonzero().get() == pid).map(|entry| entry.parent);
         for entry in &all {
             let mut at = entry.pid.as_raw_nonzero().get();
             let mut is_child = false;

@@ -482,12 +482,11 @@ fn perform(
         Request::HasLayer { layer } => layers::has(jail, &layer),
         Request::RemoveLayer { layer } => layers::remove(jail, &layer),
         Request::HostImage => layers::host(jail),
-        Request::StartSession { sandbox, record, spec } => take(&mut fds, "a boot configuration")
-            .and_then(|boot| done(session::start(jail, &session::Order { sandbox, record: *record, spec: *spec, boot }))),
+        Request::StartSession { sandbox, record, spec } => take(&mut fds, "a boot configuration").and_then(|boot| {
+            done(session::start(jail, &session::Order { sandbox, record: *record, spec: *spec, boot }))
+        }),
         Request::EndSession { sandbox, session } => done(session::end(jail, &sandbox, &session)),
-        Request::ListSessions { sandbox } => {
-            session::list(jail, &sandbox).map(|sessions| Reply::Sessions { sessions })
-        }
+        Request::ListSessions { sandbox } => session::list(jail, &sandbox).map(|sessions| Reply::Sessions { sessions }),
         Request::Probe => Ok(Reply::Probed(Box::new(probe::probe(jail)))),
     };
     let message = result.unwrap_or_else(Reply::Failed);

@@ -78,7 +78,8 @@ pub fn start(jail: &Jail, order: &Order) -> Result<()> {
         remove(jail, &order.sandbox, &order.record.id, Some(&home))?;
     }
     if names(&sessions)?.len() >= MAX_SESSIONS {
-        let message = format!("the sandbox has {MAX_SESSIONS} isolated sessions already; delete one that is no longer needed");
+        let message =
+            format!("the sandbox has {MAX_SESSIONS} isolated sessions already; delete one that is no longer needed");
         return Err(Failure::new(Kind::Invalid, message));
     }
     make_directory(&directory)?;
@@ -197,7 +198,8 @@ fn kept_by(monitor: i32) -> Result<Vec<OwnedFd>> {
     }
     found.sort_by_key(|(at, _)| *at);
     if !found.iter().map(|(at, _)| *at).eq(0..JOINED.len()) {
-        let message = "the process that kept the sandbox's namespaces open was killed; make a new sandbox for isolated sessions";
+        let message =
+            "the process that kept the sandbox's namespaces open was killed; make a new sandbox for isolated sessions";
         return Err(Failure::new(Kind::Unsupported, message));
     }
     Ok(found.into_iter().map(|(_, fd)| fd).collect())
@@ -319,7 +321,8 @@ impl Builder<'_> {
     /// Runs in the sandbox's PID namespace.
     fn clone_init(self, pipes: Pipes, counters: Vec<OwnedFd>, unified: Option<OwnedFd>) -> Result<()> {
         let network = if self.order.spec.own_network { libc::CLONE_NEWNET } else { 0 };
-        let cloned = sys::clone_into((NAMESPACES | network | libc::CLONE_PARENT) as u64, unified.as_ref().map(AsFd::as_fd));
+        let cloned =
+            sys::clone_into((NAMESPACES | network | libc::CLONE_PARENT) as u64, unified.as_ref().map(AsFd::as_fd));
         match cloned {
             Ok(Cloned::Parent(_, init)) => {
                 let fds = [init.as_fd()];
@@ -408,7 +411,9 @@ fn init_of(directory: &Path) -> Result<Option<OwnedFd>> {
 
 fn names(sessions: &Path) -> Result<Vec<SessionId>> {
     match fs::read_dir(sessions) {
-        Ok(entries) => Ok(entries.flatten().filter_map(|entry| SessionId::parse(entry.file_name().to_str()?)).collect()),
+        Ok(entries) => {
+            Ok(entries.flatten().filter_map(|entry| SessionId::parse(entry.file_name().to_str()?)).collect())
+        }
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(Vec::new()),
         Err(error) => Err(error).op("list the sessions"),
     }
@@ -424,7 +429,8 @@ fn make_directory(path: &Path) -> Result<()> {
 
 fn lock(sessions: &Path) -> Result<OwnedFd> {
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = rustix::fs::open(sessions.join(LOCK), flags, FileMode::from_raw_mode(0o600)).op("open the sessions' lock")?;
+    let file =
+        rustix::fs::open(sessions.join(LOCK), flags, FileMode::from_raw_mode(0o600)).op("open the sessions' lock")?;
     flock(&file, FlockOperation::LockExclusive).op("lock the sessions")?;
     Ok(file)
 }

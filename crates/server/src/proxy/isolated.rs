@@ -61,7 +61,11 @@ pub(super) async fn call(app: &Arc<App>, backend: Backend, path: &str, request: 
             let id = SessionId::parse(id).ok_or_else(|| unknown(id))?;
             pass_on(app, runtime, backend, id, request).await
         }
-        _ => Err(ApiError::new(StatusCode::NOT_FOUND, code::UNKNOWN, format!("there is no call {path} of isolated sessions"))),
+        _ => Err(ApiError::new(
+            StatusCode::NOT_FOUND,
+            code::UNKNOWN,
+            format!("there is no call {path} of isolated sessions"),
+        )),
     }
 }
 
@@ -110,7 +114,11 @@ async fn create(
         ApiError::bad_request(code::INVALID_REQUEST_BODY, format!("the body is not the expected JSON: {error}"))
     })?;
     let (mut spec, asked) = admit(asked, &runtime.means()).map_err(|refusal| {
-        ApiError::new(StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST), refusal.code, refusal.message)
+        ApiError::new(
+            StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST),
+            refusal.code,
+            refusal.message,
+        )
     })?;
     let surroundings: Surroundings = ask(app, backend, "/v1/environment").await?;
     let user = asked.uid.map(|uid| BootUser { uid, gid: asked.gid.unwrap_or(uid) }).or(surroundings.user);

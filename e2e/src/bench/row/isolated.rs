@@ -45,11 +45,8 @@ pub async fn run(bench: &Bench) -> Result<Vec<Row>> {
     }
     let starts = Figure::new("osb, start", Unit::Millis, starts);
     let p50 = starts.p50();
-    let figures = vec![
-        starts,
-        Figure::new("osb, end", Unit::Millis, ends),
-        Figure::new("docker exec", Unit::Millis, theirs),
-    ];
+    let figures =
+        vec![starts, Figure::new("osb, end", Unit::Millis, ends), Figure::new("docker exec", Unit::Millis, theirs)];
     let note = "`POST /v1/isolated/session` with an overlay workspace through the server, kept alive, and its `DELETE`; \
                 `docker exec` by its client makes no mounts.";
     Ok(vec![Row::new("start of an isolated session", figures, note).at_most("p50", p50, 5.0, " ms")])
