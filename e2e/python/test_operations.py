@@ -176,7 +176,10 @@ def refuse(statuses, answer):
     assert answer.json()["code"] and answer.json()["message"], answer.text
 
 
-@pytest.mark.parametrize("path", ["/ping", "/metrics", "/metrics/watch"])
+@pytest.mark.parametrize(
+    "path",
+    ["/ping", "/metrics", "/metrics/watch", "/v1/isolated/capabilities", "/v1/isolated/sessions"],
+)
 def test_the_daemon_is_closed_without_its_token(raw_sandbox, path):
     _, execd = raw_sandbox
     url = f"{str(execd.base_url).rstrip('/')}{path}"

@@ -97,6 +97,7 @@ pub async fn run(options: Options) -> Result<()> {
         "create" => row::create::cold,
         "rate" => row::create::rate,
         "exec" => row::exec::run,
+        "isolated" => row::isolated::run,
         "pause" => row::pause::run,
         "end" => row::end::run,
         "output" => row::output::run,

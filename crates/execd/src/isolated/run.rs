@@ -171,6 +171,7 @@ impl Foreground {
         let mut cut: Option<Cause> = None;
         let mut buffer = vec![0; READ_BYTES];
         let mut open = true;
+        let mut rounds = 0u32;
         let end = loop {
             tokio::select! {
                 biased;
@@ -187,16 +188,20 @@ impl Foreground {
                 }
                 () = self.sender.closed(), if cut.is_none() => {
                     cut = Some(Cause::Client);
+                    rounds += 1;
                     interrupt(session, run).await;
                     interrupt_at = Instant::now() + INTERRUPT_GRACE;
                 }
                 () = sleep_until(interrupt_at) => {
-                    if cut.is_some() {
+                    // In turn: what is killed may take the shell back by itself, and a signal that meets it while it
+                    // reads its next line would tear that line apart.
+                    rounds += 1;
+                    if cut.is_some() && rounds % 2 == 0 {
                         session.shell.kill_children(&session.runs.processes());
                     } else {
-                        cut = limit.map(Cause::Timeout);
+                        cut = cut.or(limit.map(Cause::Timeout));
+                        interrupt(session, run).await;
                     }
-                    interrupt(session, run).await;
                     interrupt_at = Instant::now() + INTERRUPT_GRACE;
                 }
                 _ = pings.tick() => self.send(event("ping", Some("pong".into()))).await,

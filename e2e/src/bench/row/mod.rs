@@ -5,6 +5,7 @@ pub mod create;
 pub mod end;
 pub mod exec;
 pub mod footprint;
+pub mod isolated;
 pub mod memory;
 pub mod output;
 pub mod pause;
