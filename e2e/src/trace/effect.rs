@@ -128,7 +128,8 @@ fn is_database(place: &str) -> bool {
 
 /// A component without what differs from sandbox to sandbox.
 fn word(component: &str) -> String {
-    let is_id = |text: &str| text.len() >= ID_BYTES && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    let is_id =
+        |text: &str| text.len() >= ID_BYTES && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
     let (stem, end) = component.split_once('.').unwrap_or((component, ""));
     if is_id(stem) {
         return if end.is_empty() { "ID".to_owned() } else { format!("ID.{end}") };

@@ -83,8 +83,7 @@ fn follow(arguments: &str, plan: &Arc<Mutex<Plan>>) -> Result<()> {
         let go_on = seized.is_ok();
         let _ = begun.send(seized.and_then(|()| kill(root, Signal::SIGCONT)));
         if go_on {
-            let mut followed =
-                Followed { data, program, plan, threads: HashMap::new(), processes: HashMap::new() };
+            let mut followed = Followed { data, program, plan, threads: HashMap::new(), processes: HashMap::new() };
             followed.processes.insert(root.as_raw(), "starting".to_owned());
             followed.run();
         }
