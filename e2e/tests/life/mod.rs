@@ -270,10 +270,12 @@ impl Lab {
         self.tracer.arm(places)?;
         self.reach("start")?;
         for attempt in 1.. {
-            let before = self.kills().len();
             let Err(problem) = self.server.start_again_traced(&mut self.tracer) else { break };
-            let killed = self.kills().split_off(before).iter().any(|kill| kill.place.effect.role() == "supervisor");
+            let kills = self.tracer.kills().split_off(self.looked_at);
+            let killed = kills.iter().any(|kill| kill.place.effect.role() == SUPERVISOR);
             anyhow::ensure!(killed && attempt < STARTS, problem.context("start again"));
+            // Whoever died before has no supervisor any more that would start it.
+            self.looked_at += kills.len();
         }
         self.client = self.server.client();
         let outcome = self.ask(&promise.id, async |client, _| promise.check(client).await).await?;
@@ -305,8 +307,8 @@ impl Lab {
     /// Asks until it is answered; `None` once the sandbox has ended, with a cause.
     async fn ask<T>(&mut self, id: &str, question: impl AsyncFn(&Client, &str) -> Result<T>) -> Result<Option<T>> {
         let patience = Instant::now() + PATIENCE;
-        let client = self.client.clone();
         loop {
+            let client = self.client.clone();
             let problem = match self.during(question(&client, id)).await? {
                 Ok(answer) => return Ok(Some(answer)),
                 Err(problem) => problem,
@@ -339,11 +341,13 @@ impl Lab {
     async fn delete(&mut self, id: &str) -> Result<()> {
         self.reach("delete")?;
         let patience = Instant::now() + PATIENCE;
-        let client = self.client.clone();
-        while let Err(problem) = self.during(client.delete(id)).await? {
-            self.excuse(problem.context("delete"), patience).await?;
+        loop {
+            let client = self.client.clone();
+            match self.during(client.delete(id)).await? {
+                Ok(()) => return Ok(()),
+                Err(problem) => self.excuse(problem.context("delete"), patience).await?,
+            }
         }
-        Ok(())
     }
 
     /// A failure is excused by a kill, for as long as the client is patient.
@@ -381,6 +385,13 @@ impl Lab {
     async fn look(&mut self) -> Result<()> {
         let kills = self.tracer.kills().split_off(self.looked_at);
         self.looked_at += kills.len();
+        if kills.iter().any(|kill| kill.place.effect.role() == SUPERVISOR) {
+            // Killed right after it said that the server is ready; who is away waits for the next one.
+            self.away.clear();
+            self.server.start_again_traced(&mut self.tracer)?;
+            self.client = self.server.client();
+            return Ok(());
+        }
         self.away.extend(kills.into_iter().filter(|kill| server_role(&kill.place.effect).is_some()));
         let mut away = std::mem::take(&mut self.away);
         while let Some(kill) = away.pop() {
@@ -454,6 +465,9 @@ impl Lab {
 
 /// What comes before the first life.
 const FIRST: &str = "first";
+
+/// Who starts the others again, and is started again by the test.
+const SUPERVISOR: &str = "supervisor";
 
 /// How the program names a process that the supervisor starts again.
 fn server_role(effect: &Effect) -> Option<&'static str> {
