@@ -123,10 +123,10 @@ def test_a_hook_before_a_pause_can_refuse_it(raw, pauses):
     sandbox_id = running(raw, {"beforePause": hook})
     try:
         refused = raw.post(f"/sandboxes/{sandbox_id}/pause")
-        assert refused.status_code == 500, refused.text
+        assert refused.status_code == 409, refused.text
         assert "beforePause hook did not end within 1 s" in refused.json()["message"]
         status = raw.get(f"/sandboxes/{sandbox_id}").json()["status"]
-        assert (status["state"], status["reason"]) == ("Running", "PAUSE_FAILED")
+        assert (status["state"], status["reason"]) == ("Running", "PAUSE_REFUSED")
         assert raw.post(f"/sandboxes/{sandbox_id}/pause").status_code == 202
     finally:
         assert raw.delete(f"/sandboxes/{sandbox_id}").status_code == 204

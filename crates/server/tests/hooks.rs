@@ -156,7 +156,7 @@ async fn a_failing_hook_before_a_pause_is_passed_over_or_refuses_as_was_chosen()
         let told = events(&server, &sandbox).await;
         assert!(told.contains("HOOK_FAILED  The beforePause hook ended with exit code 3."), "{told}");
         if state == "Running" {
-            answer.is(500, "SANDBOX::SANDBOX_PAUSE_FAILED");
+            answer.is(409, "SANDBOX::SANDBOX_PAUSE_FAILED");
             assert!(answer.message().contains("exit code 3"), "{}", answer.message());
             assert_eq!(verb(&server, &sandbox, "pause").await.status, 202, "a later pause may succeed");
         } else {

@@ -114,6 +114,11 @@ pub enum Event {
         /// The cause.
         message: String,
     },
+    /// Its own hook refused to have it frozen; it runs on.
+    PauseRefused {
+        /// What the hook failed at.
+        message: String,
+    },
     /// A client asks to thaw it.
     ResumeRequested,
     /// It runs again.
@@ -220,7 +225,7 @@ pub fn step(state: State, event: &Event) -> Result<Step, Rejected> {
 
         (Running, Event::PauseRequested) => to(Pausing, Effect::Pause),
         (Pausing, Event::Paused) => to(Paused, Effect::None),
-        (Pausing, Event::PauseFailed { .. }) => to(Running, Effect::None),
+        (Pausing, Event::PauseFailed { .. } | Event::PauseRefused { .. }) => to(Running, Effect::None),
         (Paused, Event::ResumeRequested) => to(Resuming, Effect::Resume),
         (Resuming, Event::Resumed) => to(Running, Effect::None),
         (Resuming, Event::ResumeFailed { .. }) => to(Paused, Effect::None),
@@ -237,6 +242,7 @@ pub fn step(state: State, event: &Event) -> Result<Step, Rejected> {
             | Event::CreateFailed { .. }
             | Event::Paused
             | Event::PauseFailed { .. }
+            | Event::PauseRefused { .. }
             | Event::Resumed
             | Event::ResumeFailed { .. }
             | Event::Destroyed
@@ -262,6 +268,7 @@ pub fn reason(event: &Event) -> (String, String) {
         Event::PauseRequested => ("PAUSING", "Sandbox is being paused.".to_owned()),
         Event::Paused => ("PAUSED", "Sandbox is paused; its memory is kept.".to_owned()),
         Event::PauseFailed { message } => ("PAUSE_FAILED", message.clone()),
+        Event::PauseRefused { message } => ("PAUSE_REFUSED", message.clone()),
         Event::ResumeRequested => ("RESUMING", "Sandbox is being resumed.".to_owned()),
         Event::Resumed => ("RUNNING", "Sandbox is running again.".to_owned()),
         Event::ResumeFailed { message } => ("RESUME_FAILED", message.clone()),

@@ -8,6 +8,7 @@ fn facts() -> Vec<Event> {
         Event::CreateFailed { code: "C".to_owned(), message: why() },
         Event::Paused,
         Event::PauseFailed { message: why() },
+        Event::PauseRefused { message: why() },
         Event::Resumed,
         Event::ResumeFailed { message: why() },
         Event::Ended(Exit::Exited { code: 0 }),
@@ -36,6 +37,7 @@ fn the_table_of_transitions() {
     check(Running, Event::PauseRequested, (Pausing, Effect::Pause));
     check(Pausing, Event::Paused, (Paused, Effect::None));
     check(Pausing, Event::PauseFailed { message: message() }, (Running, Effect::None));
+    check(Pausing, Event::PauseRefused { message: message() }, (Running, Effect::None));
     check(Paused, Event::ResumeRequested, (Resuming, Effect::Resume));
     check(Resuming, Event::Resumed, (Running, Effect::None));
     check(Resuming, Event::ResumeFailed { message: message() }, (Paused, Effect::None));

@@ -91,7 +91,7 @@ impl Driver {
             if let Some(hook) = hook
                 && let Err(message) = hook.run().await
             {
-                return Outcome::Event(Event::PauseFailed { message });
+                return Outcome::Event(Event::PauseRefused { message });
             }
             Outcome::Event(match pause.pause(&id).await {
                 Ok(()) => Event::Paused,

@@ -227,6 +227,10 @@ pub(super) async fn pause(
     sandbox.pause().await?;
     slot.release();
     let row = sandbox.wait(|row| row.state != state::State::Pausing, EFFECT_WAIT).await;
+    let refused = state::reason(&Event::PauseRefused { message: String::new() }).0;
+    if let Some(row) = row.as_deref().filter(|row| row.reason == refused) {
+        return Err(ApiError::conflict(code::PAUSE_FAILED, row.message.clone()));
+    }
     settled(&id, row.as_deref(), &Event::PauseFailed { message: String::new() }, code::PAUSE_FAILED)
 }
 
