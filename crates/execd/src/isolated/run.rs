@@ -196,7 +196,7 @@ impl Foreground {
                     // In turn: what is killed may take the shell back by itself, and a signal that meets it while it
                     // reads its next line would tear that line apart.
                     rounds += 1;
-                    if cut.is_some() && rounds % 2 == 0 {
+                    if cut.is_some() && rounds.is_multiple_of(2) {
                         session.shell.kill_children(&session.runs.processes());
                     } else {
                         cut = cut.or(limit.map(Cause::Timeout));
