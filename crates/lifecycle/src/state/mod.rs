@@ -3,7 +3,7 @@
 //! ```text
 //!            Created             PauseRequested        Paused
 //!  Pending ----------> Running -----------------> Pausing ----> Paused
-//!     |                 | ^  ^ <----- PauseFailed ----'            | ResumeRequested
+//!     |                 | ^  ^ <- PauseFailed/Refused '            | ResumeRequested
 //!     | CreateFailed    | |  '------------- Resumed ------------ Resuming
 //!     v                 | |                                        | ResumeFailed -> Paused
 //!   Failed <---Ended----' '
