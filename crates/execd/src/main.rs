@@ -66,6 +66,7 @@ const UMASK: u32 = 0o022;
 const FAILED: u8 = 1;
 
 fn main() -> ExitCode {
+    spawn::share_one_heap();
     let inherited = if getpid() == Pid::INIT && std::env::args_os().len() <= 1 { inherited() } else { None };
     let outcome = match inherited {
         Some(inherited) => boot(inherited),

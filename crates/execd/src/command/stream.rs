@@ -26,6 +26,8 @@ use crate::http::{Answer, ByteSender, Query};
 
 /// Bytes of output in one event. Many streams may be open at once, and each has about four times this in flight.
 const PIECE_BYTES: usize = 48 * 1024;
+/// Bytes of an event of that much output as base64, so that it is not made in steps.
+const FRAME_BYTES: usize = PIECE_BYTES / 3 * 4 + 1024;
 /// Sent to a reader for whom there is nothing, so that a dead connection is noticed.
 const COMMENT: &[u8] = b": ping\n\n";
 /// How a client that reconnects by itself says where it was.
@@ -154,8 +156,10 @@ impl Sending {
             return Ok(false);
         }
         self.reader.consume(length);
-        let at = self.reader.offset();
-        self.send(at, &event).await?;
+        let frame = framed(self.reader.offset(), &event);
+        // A slow client holds one copy of the bytes, not two.
+        drop(event);
+        self.send_bytes(frame).await?;
         self.reader.delivered();
         Ok(true)
     }
@@ -190,16 +194,23 @@ impl Sending {
     }
 
     async fn send(&self, id: u64, event: &OutputEvent) -> std::result::Result<(), Gone> {
-        let mut out = format!("id: {id}\ndata: ").into_bytes();
-        // Wire types hold strings and numbers only: writing them into memory cannot fail.
-        serde_json::to_writer(&mut out, event).expect("wire types can always be written as JSON");
-        out.extend_from_slice(b"\n\n");
-        self.send_bytes(Bytes::from(out)).await
+        self.send_bytes(framed(id, event)).await
     }
 
     async fn send_bytes(&self, bytes: Bytes) -> std::result::Result<(), Gone> {
         self.sender.send(Ok(bytes)).await.map_err(|_| Gone)
     }
+}
+
+/// An event as it is sent; `id` is the offset from which to ask again.
+fn framed(id: u64, event: &OutputEvent) -> Bytes {
+    let mut out = Vec::with_capacity(FRAME_BYTES);
+    out.extend_from_slice(format!("id: {id}\ndata: ").as_bytes());
+    // Wire types hold strings and numbers only: writing them into memory cannot fail.
+    serde_json::to_writer(&mut out, event).expect("wire types can always be written as JSON");
+    out.extend_from_slice(b"\n\n");
+    out.shrink_to_fit();
+    Bytes::from(out)
 }
 
 /// The event of a piece and how many of its bytes that holds. Without `is_all`, a character whose other bytes

@@ -3,6 +3,13 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
+/// Has one heap for all threads: worker threads make buffers that the event loop frees, and a heap for each thread
+/// would hold on to them. Before the first thread.
+pub fn share_one_heap() {
+    // SAFETY: no other thread runs yet, and a limit on arenas changes nothing about memory that is in use.
+    unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+}
+
 /// Gives free heap pages back to the system; costs little when there are none.
 pub fn release_free_memory() {
     // SAFETY: glibc's trim takes the arenas' own locks and touches free pages only.

@@ -16,7 +16,7 @@ mod memory;
 mod watched;
 
 pub use inherited::{inherited, peek_exited, raise_open_file_limit};
-pub use memory::{release_code, release_free_memory};
+pub use memory::{release_code, release_free_memory, share_one_heap};
 pub use watched::watch;
 
 use std::ffi::{CString, c_void};
