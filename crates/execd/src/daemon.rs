@@ -24,15 +24,6 @@ use crate::session::Sessions;
 
 /// Bytes of the env file that are read for a command.
 const MAX_ENV_FILE_BYTES: u64 = 1024 * 1024;
-/// Names that never reach a child.
-const PRIVATE_NAMES: [&str; 6] = [
-    "EXECD_ACCESS_TOKEN",
-    "JUPYTER_TOKEN",
-    "EXECD_ISOLATION_CONFIG",
-    "OPENSANDBOX_LIFECYCLE",
-    "EXECD_LIFECYCLE_CONFIG",
-    "EXECD_RUNTIME_INIT",
-];
 /// The variable that names the env file.
 const ENV_FILE_VARIABLE: &str = "EXECD_ENVS";
 
@@ -90,7 +81,7 @@ impl Daemon {
     pub fn new(settings: Settings) -> std::io::Result<Self> {
         let mut env = settings.env;
         let jupyter = Origin::of(&env);
-        for name in PRIVATE_NAMES {
+        for name in environment::PRIVATE_NAMES {
             env.remove(name);
         }
         let uid = settings.user.map_or_else(|| rustix::process::geteuid().as_raw(), |user| user.uid);

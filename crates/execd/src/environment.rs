@@ -12,6 +12,26 @@ pub const DEFAULT_ENV_FILE: &str = "/opt/opensandbox/.env";
 /// Search path of a sandbox whose image sets none.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Names that never reach a child: what opens or configures execd is nobody else's business.
+pub const PRIVATE_NAMES: [&str; 6] = [
+    "EXECD_ACCESS_TOKEN",
+    "JUPYTER_TOKEN",
+    "EXECD_ISOLATION_CONFIG",
+    "OPENSANDBOX_LIFECYCLE",
+    "EXECD_LIFECYCLE_CONFIG",
+    "EXECD_RUNTIME_INIT",
+];
+/// Names that commands see and what lives longer than a command does not.
+const COMMANDS_ONLY: [&str; 2] = ["JUPYTER_HOST", "EXECD_ENVS"];
+
+/// The variables that what lives longer than a command may see.
+pub fn without_private(mut env: Environment) -> Environment {
+    for name in PRIVATE_NAMES.iter().chain(&COMMANDS_ONLY) {
+        env.remove(*name);
+    }
+    env
+}
+
 /// Replaces `$NAME` and `${NAME}` by `value(name)`, and `$$` by one dollar sign. Any other `$` stays.
 ///
 /// # Errors

@@ -7,10 +7,9 @@ use protocol::execd::code;
 
 use crate::command::{find_program, make_plan};
 use crate::daemon::Daemon;
-use crate::environment::Environment;
+use crate::environment::{Environment, without_private};
 use crate::error::{ApiError, Result};
 use crate::identity::Accounts;
-use crate::session;
 use crate::spawn::Plan;
 
 /// The drivers that python3 runs.
@@ -168,7 +167,7 @@ fn quoted(text: &str) -> String {
 
 /// What interpreters see: the sandbox's variables without those that open or configure execd.
 pub fn environment(daemon: &Daemon) -> Environment {
-    session::without_private(daemon.env_with_file())
+    without_private(daemon.env_with_file())
 }
 
 /// 400 for a language that is not there.

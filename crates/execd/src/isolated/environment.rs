@@ -2,28 +2,15 @@
 
 use protocol::execd::isolated::{CreateSession, EnvMode};
 
-use crate::environment::Environment;
+use crate::environment::{Environment, without_private};
 
-/// Names that never reach a session.
-const PRIVATE_NAMES: [&str; 8] = [
-    "EXECD_ACCESS_TOKEN",
-    "JUPYTER_HOST",
-    "JUPYTER_TOKEN",
-    "EXECD_ISOLATION_CONFIG",
-    "EXECD_ENVS",
-    "OPENSANDBOX_LIFECYCLE",
-    "EXECD_LIFECYCLE_CONFIG",
-    "EXECD_RUNTIME_INIT",
-];
 /// Ends and beginnings of names that look like secrets (published).
 const SECRET_ENDS: [&str; 4] = ["_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD"];
 const SECRET_BEGINNINGS: [&str; 5] = ["AWS_", "ALI_", "ALIYUN_", "K8S_", "KUBE_"];
 
 /// The variables of a session's shell.
-pub fn of_session(mut env: Environment, asked: &CreateSession) -> Environment {
-    for name in PRIVATE_NAMES {
-        env.remove(name);
-    }
+pub fn of_session(env: Environment, asked: &CreateSession) -> Environment {
+    let mut env = without_private(env);
     let passthrough = asked.env_passthrough.clone().unwrap_or_default();
     let keys = passthrough.keys.unwrap_or_default();
     match passthrough.mode.unwrap_or_default() {

@@ -16,7 +16,6 @@ mod run;
 mod state;
 
 pub use run::run;
-pub use state::without_private;
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 
 use super::exports::{self, is_name};
-use crate::environment::Environment;
+use crate::environment::{Environment, without_private};
 
 /// Bytes of names and values that a session keeps. The kernel takes about 2 MiB of arguments and environment
 /// together; many sessions may be kept at once.
@@ -20,30 +20,11 @@ const MAX_ENTRY_BYTES: usize = 128 * 1024;
 /// Bytes of a dump that are read: quotes make a value up to four times as long (`$'\001'`).
 const MAX_DUMP_BYTES: u64 = 4 * MAX_ENV_BYTES as u64 + 64 * 1024;
 
-/// Names that never reach a session: what opens or configures execd is not the session's business.
-const PRIVATE_NAMES: [&str; 8] = [
-    "EXECD_ACCESS_TOKEN",
-    "JUPYTER_HOST",
-    "JUPYTER_TOKEN",
-    "EXECD_ISOLATION_CONFIG",
-    "EXECD_ENVS",
-    "OPENSANDBOX_LIFECYCLE",
-    "EXECD_LIFECYCLE_CONFIG",
-    "EXECD_RUNTIME_INIT",
-];
 /// Names that each shell sets for itself, and those of its interactive face.
 const SHELL_NAMES: [&str; 10] =
     ["_", "PWD", "SHLVL", "SHELLOPTS", "BASHOPTS", "PS1", "PS2", "PS3", "PS4", "PROMPT_COMMAND"];
 /// The script's own variable, exported only under `set -a`.
 pub const STATUS_VARIABLE: &str = "__osb_status";
-
-/// The variables that what lives longer than a command may see.
-pub fn without_private(mut env: Environment) -> Environment {
-    for name in PRIVATE_NAMES {
-        env.remove(name);
-    }
-    env
-}
 
 /// Variables and directory with which the next run begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
