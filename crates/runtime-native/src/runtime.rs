@@ -16,7 +16,7 @@ use protocol::hooks::DEFAULT_TIMEOUT_SECONDS;
 use tokio::sync::{Mutex, mpsc};
 
 use crate::client::Client;
-use crate::error::{Failure, Result};
+use crate::error::{Failure, Kind, Result};
 use crate::exits;
 use crate::paths::Paths;
 use crate::unpacker::JailerUnpack;
@@ -31,6 +31,9 @@ const QUICK_DEADLINE: Duration = Duration::from_secs(30);
 const START_DEADLINE: Duration = Duration::from_secs(20);
 /// What a create may take beyond that: making a disk of an unusual size, undoing what failed.
 const CREATE_MARGIN: Duration = Duration::from_secs(60);
+/// How often a create is asked for again that found its directory going: what a killed worker left is undone while
+/// the next one begins. Who wants no sandbox any more drops the call.
+const UNDONE_ATTEMPTS: u32 = 3;
 /// What a destroy may take beyond the grace: thousands of processes on a loaded machine.
 const DESTROY_MARGIN: Duration = Duration::from_secs(60);
 /// How long the host image's layer is taken for granted; an upgrade of the machine changes it.
@@ -158,7 +161,17 @@ impl NativeRuntime {
             fds.push(lease.ok_or_else(|| Failure::internal("a leased sandbox needs an engine with a lease"))?.as_fd());
         }
         let request = Request::Create(Box::new(plan));
-        match self.client.ask(&request, &fds, start_deadline + CREATE_MARGIN).await?.0 {
+        let deadline = start_deadline + CREATE_MARGIN;
+        let mut answer = self.client.ask(&request, &fds, deadline).await;
+        for _ in 0..UNDONE_ATTEMPTS {
+            match &answer {
+                Err(failure) if failure.kind == Kind::NotFound => {
+                    answer = self.client.ask(&request, &fds, deadline).await;
+                }
+                _ => break,
+            }
+        }
+        match answer?.0 {
             Reply::Created { receipt } => Ok(Created { receipt: *receipt }),
             other => Err(unexpected(&other).into()),
         }
