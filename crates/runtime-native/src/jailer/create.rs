@@ -50,8 +50,6 @@ const REPORT_BYTES: usize = 64 << 10;
 pub struct Order<'a> {
     /// What to make.
     pub plan: Plan,
-    /// Whether its directory was there before.
-    pub announced: Announced,
     /// execd's boot configuration.
     pub boot: OwnedFd,
     /// Its other end closes when the engine that asked dies.
@@ -97,7 +95,7 @@ pub fn run(jail: &Jail, mut order: Order<'_>, reply: OwnedFd) {
         // A server that is gone asks again after its restart; the sandbox is found then.
         let _ = wire::send(reply.as_fd(), message, &[], SendFlags::empty());
     };
-    let lock = match claim(jail, &order.plan, order.announced) {
+    let lock = match claim(jail, &order.plan, order.seat.as_ref()) {
         Ok(Claim::Ours(lock)) => lock,
         other => {
             if let Some(seat) = &order.seat {
@@ -140,25 +138,20 @@ enum Claim {
 
 /// Makes the sandbox's directory. Done by the jailer itself before it forks, so that a destroy that comes after this
 /// create always finds it, however the two children are scheduled.
-pub fn announce(jail: &Jail, id: &SandboxId) -> Result<Announced> {
+pub fn announce(jail: &Jail, id: &SandboxId) -> Result<()> {
     match fs::create_dir(jail.paths.sandbox(id)) {
-        Ok(()) => Ok(Announced::Fresh),
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(Announced::Known),
-        Err(error) => Err(error).op("make the sandbox's directory"),
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(error).op("make the sandbox's directory")
+        }
+        _ => Ok(()),
     }
 }
 
-/// Whether a create is the first of its id.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Announced {
-    /// Its directory was just made.
-    Fresh,
-    /// It was there before.
-    Known,
-}
-
 /// Locks the sandbox and writes the plan and ourselves down.
-fn claim(jail: &Jail, plan: &Plan, announced: Announced) -> Result<Claim> {
+///
+/// The same create may be at work twice, when the server that asked was killed and asked again. Only what the
+/// directory holds once it is locked says who comes first.
+fn claim(jail: &Jail, plan: &Plan, seat: Option<&Seat>) -> Result<Claim> {
     let destroyed = || Failure::new(Kind::NotFound, format!("sandbox {} was deleted while it was made", plan.id));
     let directory = jail.paths.sandbox(&plan.id);
     let lock = File::create(directory.join(state::LOCK)).map_err(|_| destroyed())?;
@@ -166,8 +159,7 @@ fn claim(jail: &Jail, plan: &Plan, announced: Announced) -> Result<Claim> {
     if lock.metadata().op("look at the sandbox's lock")?.nlink() == 0 {
         return Err(destroyed());
     }
-    let existed = announced == Announced::Known;
-    if existed {
+    if was_claimed(&directory)? {
         let known = state::load::<State>(&directory, state::STATE)?;
         if let Some((known, receipt)) = known.and_then(|known| Some((known.init, known.receipt?))) {
             return match known.open() {
@@ -175,17 +167,29 @@ fn claim(jail: &Jail, plan: &Plan, announced: Announced) -> Result<Claim> {
                 None => Err(Failure::internal(format!("sandbox {} has ended already; delete it", plan.id))),
             };
         }
-        // An earlier attempt was cut off on the way: away with it, and from the start again.
-        destroy::remove_locked(jail, &plan.id, Duration::ZERO)?;
-        drop(lock);
-        let announced = announce(jail, &plan.id)?;
-        return claim(jail, plan, announced);
+        // An earlier attempt was cut off on the way: away with it, and from the start again. The directory and its
+        // lock stay, so that a destroy that waits for them ends what is made now.
+        destroy::start_over_locked(jail, &plan.id)?;
     }
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o711)).op("open the sandbox's directory")?;
+    // Before ourselves: whoever kills us by that record finds the groups in which we sit.
+    if let Some(seat) = seat {
+        seat.give(&directory)?;
+    }
     let monitor = Process::of(getpid()).ok_or_else(|| Failure::internal("read /proc/self/stat"))?;
     state::store(&directory, state::MONITOR, &Monitor { monitor, boot_id: jail.boot_id.clone() })?;
     state::store(&directory, state::PLAN, plan)?;
     Ok(Claim::Ours(lock))
+}
+
+/// Whether a sandbox's directory holds more than its lock.
+fn was_claimed(directory: &std::path::Path) -> Result<bool> {
+    for entry in fs::read_dir(directory).op("list the sandbox's directory")? {
+        if entry.op("list the sandbox's directory")?.file_name() != state::LOCK {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Pipes between monitor and sandbox.
@@ -227,9 +231,6 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<(Live<
         }
         Mode::User => None,
     };
-    if let Some(seat) = seat {
-        seat.give(&jail.paths.sandbox(&plan.id))?;
-    }
     let group = jail.group(&plan.id);
     if let Some(group) = &group {
         group.create()?;

@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -35,13 +36,42 @@ const THAW_DEADLINE: Duration = Duration::from_secs(1);
 
 /// Ends and removes the sandbox; unknown ids succeed.
 pub fn remove(jail: &Jail, id: &SandboxId, grace: Duration) -> Result<()> {
-    let (monitor, _) = monitor(jail, id)?;
-    let _lock = lock(&jail.paths.sandbox(id), monitor.as_ref())?;
+    let _lock = loop {
+        let (monitor, _) = monitor(jail, id)?;
+        let lock = lock(&jail.paths.sandbox(id), monitor.as_ref())?;
+        // Whoever had it before us may have removed it, and a create may have made the directory anew.
+        let is_there = |lock: &File| lock.metadata().map(|about| about.nlink() > 0).op("look at the sandbox's lock");
+        match lock {
+            Some(file) if !is_there(&file)? => {}
+            lock => break lock,
+        }
+    };
     remove_locked(jail, id, grace)
 }
 
 /// The same for a caller that holds the sandbox's lock, or is its monitor.
 pub fn remove_locked(jail: &Jail, id: &SandboxId, grace: Duration) -> Result<()> {
+    clear(jail, id, grace, |directory| remove_tree(jail, directory))
+}
+
+/// Ends the sandbox and removes everything but its directory and the lock in it, which the caller holds.
+pub fn start_over_locked(jail: &Jail, id: &SandboxId) -> Result<()> {
+    clear(jail, id, Duration::ZERO, |directory| {
+        for entry in fs::read_dir(directory).op("list the sandbox's directory")? {
+            let entry = entry.op("list the sandbox's directory")?;
+            if entry.file_name() == state::LOCK {
+                continue;
+            }
+            match entry.file_type().op("look into the sandbox's directory")?.is_dir() {
+                true => remove_tree(jail, &entry.path())?,
+                false => remove_file(&entry.path())?,
+            }
+        }
+        Ok(())
+    })
+}
+
+fn clear(jail: &Jail, id: &SandboxId, grace: Duration, remove: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let directory = jail.paths.sandbox(id);
     let (monitor, same_boot) = monitor(jail, id)?;
     let known = state::load::<State>(&directory, state::STATE)?;
@@ -59,7 +89,7 @@ pub fn remove_locked(jail: &Jail, id: &SandboxId, grace: Duration) -> Result<()>
         group.remove()?;
     }
     // In this order: whoever records the exit meanwhile sees the directory gone and takes its copy back.
-    remove_tree(jail, &directory)?;
+    remove(&directory)?;
     remove_file(&jail.paths.exits().join(id.as_str()))?;
     let slot = known.and_then(|known| known.slot).map(Slot);
     match jail.mode {

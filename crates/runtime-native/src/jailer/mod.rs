@@ -272,18 +272,16 @@ impl Jailer {
             Request::Create(plan) => self.stock.take(&plan.limits),
             _ => None,
         };
-        let announced = match &request {
-            Request::Create(plan) => match create::announce(&self.jail, &plan.id) {
-                Ok(announced) => announced,
-                Err(failure) => return refuse(&reply, failure),
-            },
-            _ => create::Announced::Known,
-        };
+        if let Request::Create(plan) = &request
+            && let Err(failure) = create::announce(&self.jail, &plan.id)
+        {
+            return refuse(&reply, failure);
+        }
         self.jail.slot_hint = self.jail.slot_hint.wrapping_add(1);
         let complete = |plan: &Plan| fds.len() == 1 + usize::from(plan.leased);
         let (request, reply, fds, disk) = match request {
             Request::Create(plan) if complete(&plan) => {
-                match self.hand_over(Box::new(seat::Handed { plan: *plan, announced, reply, fds, disk })) {
+                match self.hand_over(Box::new(seat::Handed { plan: *plan, reply, fds, disk })) {
                     Ok(()) => return,
                     Err(back) => (Request::Create(Box::new(back.plan)), back.reply, back.fds, back.disk),
                 }
@@ -294,27 +292,20 @@ impl Jailer {
             Ok(Forked::Parent(pid)) => {
                 self.children.insert(pid);
             }
-            Ok(Forked::Child) => self.work(request, announced, reply, fds, disk),
+            Ok(Forked::Child) => self.work(request, reply, fds, disk),
             Err(errno) => refuse(&reply, Failure::errno("fork a worker", errno)),
         }
     }
 
     /// Does one request's work in its own process.
-    fn work(
-        &self,
-        request: Request,
-        announced: create::Announced,
-        reply: OwnedFd,
-        fds: Vec<OwnedFd>,
-        disk: Option<Disk>,
-    ) -> ! {
+    fn work(&self, request: Request, reply: OwnedFd, fds: Vec<OwnedFd>, disk: Option<Disk>) -> ! {
         let home = self.stock.home();
         let mut keep = vec![0, 1, 2, reply.as_raw_fd(), self.jail.execd.as_raw_fd(), home.as_raw_fd()];
         keep.extend(fds.iter().map(AsRawFd::as_raw_fd));
         keep.extend(disk.iter().map(|disk| disk.mount.as_raw_fd()));
         sys::close_all_except(&keep);
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            perform(&self.jail, request, announced, reply, fds, Disks { ready: disk, home })
+            perform(&self.jail, request, reply, fds, Disks { ready: disk, home })
         }));
         std::process::exit(if done.is_ok() { 0 } else { 101 })
     }
@@ -427,14 +418,7 @@ struct Disks<'a> {
     home: BorrowedFd<'a>,
 }
 
-fn perform(
-    jail: &Jail,
-    request: Request,
-    announced: create::Announced,
-    reply: OwnedFd,
-    mut fds: Vec<OwnedFd>,
-    disks: Disks<'_>,
-) {
+fn perform(jail: &Jail, request: Request, reply: OwnedFd, mut fds: Vec<OwnedFd>, disks: Disks<'_>) {
     let take = |fds: &mut Vec<OwnedFd>, what: &str| {
         if fds.is_empty() {
             return Err(Failure::new(Kind::Refused, format!("the request came without {what}")));
@@ -446,15 +430,7 @@ fn perform(
         Request::Create(plan) => {
             let order = take(&mut fds, "a boot configuration").and_then(|boot| {
                 let lease = if plan.leased { Some(take(&mut fds, "a lease")?) } else { None };
-                Ok(create::Order {
-                    plan: *plan,
-                    announced,
-                    boot,
-                    lease,
-                    disk: disks.ready,
-                    home: disks.home,
-                    seat: None,
-                })
+                Ok(create::Order { plan: *plan, boot, lease, disk: disks.ready, home: disks.home, seat: None })
             });
             match order {
                 Ok(order) => return create::run(jail, order, reply),

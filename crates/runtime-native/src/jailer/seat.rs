@@ -16,7 +16,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, WaitOptions, getpid, waitpid};
 use serde::{Deserialize, Serialize};
 
-use super::create::{self, Announced, Order};
+use super::create::{self, Order};
 use super::{Jail, Jailer, JailerConfig};
 use crate::cgroup::Hierarchies;
 use crate::disk::{Disk, Record, Size};
@@ -51,7 +51,6 @@ pub struct Seats {
 #[derive(Serialize, Deserialize)]
 struct Errand {
     plan: Plan,
-    known: bool,
     disk: Option<Record>,
     slot_hint: u32,
 }
@@ -143,8 +142,7 @@ impl Jailer {
             return Err(handed);
         }
         let disk = handed.disk.as_ref().map(|disk| disk.state);
-        let (known, slot_hint) = (handed.announced == Announced::Known, self.jail.slot_hint);
-        let errand = Errand { plan: handed.plan.clone(), known, disk, slot_hint };
+        let errand = Errand { plan: handed.plan.clone(), disk, slot_hint: self.jail.slot_hint };
         while let Some((_, socket)) = self.seats.ready.pop_front() {
             let mut fds = vec![handed.reply.as_fd()];
             fds.extend(handed.fds.iter().map(AsFd::as_fd));
@@ -163,8 +161,6 @@ impl Jailer {
 pub struct Handed {
     /// What to make.
     pub plan: Plan,
-    /// Whether its directory was there before.
-    pub announced: Announced,
     /// Where the answer goes.
     pub reply: OwnedFd,
     /// Boot configuration, and the lease if there is one.
@@ -212,8 +208,7 @@ fn run(jail: &Jail, seat: Seat, errand: Errand, fds: Vec<OwnedFd>, home: Borrowe
     };
     let reply = fds.pop_front().ok_or_else(missing)?;
     let boot = fds.pop_front().ok_or_else(missing)?;
-    let announced = if errand.known { Announced::Known } else { Announced::Fresh };
-    let order = Order { plan: errand.plan, announced, boot, lease: fds.pop_front(), disk, home, seat: Some(seat) };
+    let order = Order { plan: errand.plan, boot, lease: fds.pop_front(), disk, home, seat: Some(seat) };
     create::run(jail, order, reply);
     Ok(())
 }
