@@ -10,7 +10,7 @@ use protocol::headers;
 
 use super::{Answer, Query, proxy, refuse, tunnel};
 use crate::daemon::Daemon;
-use crate::error::{ApiError, Result};
+use crate::error::Result;
 use crate::{code as contexts, command, files, hardening, hooks, isolated, metrics, pty, session};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static(headers::REQUEST_ID);

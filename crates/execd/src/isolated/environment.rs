@@ -51,8 +51,7 @@ mod tests {
         let keys = Some(keys.iter().map(|key| (*key).into()).collect());
         let env_passthrough = Some(EnvPassthrough { mode, keys });
         let mut names: Vec<String> = of_session(env, &CreateSession { env_passthrough, ..CreateSession::default() })
-            .into_iter()
-            .map(|(name, _)| name)
+            .into_keys()
             .collect();
         names.sort();
         names
