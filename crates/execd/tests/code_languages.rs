@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use support::code::{Context, Ran, daemon, wait_until};
 
@@ -69,6 +71,13 @@ fn ex_012_javascript_is_interrupted_and_keeps_its_variables() {
     for code in [
         "var kept = 7; console.log('on'); for (;;) {}",
         "console.log('on'); await new Promise(() => setTimeout(() => {}, 1e9))",
+        "await new Promise((done) => setTimeout(done, 1)); console.log('on'); for (;;) {}",
+        "console.log('on'); for (;;) await null",
+        "console.log('on'); setTimeout(() => { for (;;); }); await new Promise(() => {})",
+        "console.log('on'); require('child_process').execSync('sleep 600')",
+        "console.log('on'); await new Promise((done, fail) => require('child_process').exec('sleep 600', fail))",
+        "for (;;) console.log('on')",
+        "console.log('on'); try { for (;;); } finally { console.log('off') }",
     ] {
         let mut running = node.begin(code);
         running.until_stdout("on\n");
@@ -76,8 +85,59 @@ fn ex_012_javascript_is_interrupted_and_keeps_its_variables() {
         assert_eq!(running.end().error_name(), "KeyboardInterrupt", "{code}");
         assert_eq!(node.run("kept").result(), "7");
     }
+    // Memory is collected though nothing can end what was interrupted.
+    let collect = "require('v8').setFlagsFromString('--expose-gc'); require('vm').runInNewContext('gc')(); kept";
+    assert_eq!(node.run(collect).result(), "7");
     assert_eq!(node.run("process.exit(3)").error_name(), "DeadKernelError");
     assert_eq!(node.run("typeof kept").result(), "'undefined'");
+}
+
+#[test]
+fn ex_012_javascript_that_goes_on_after_its_interrupt_does_not_keep_the_next_cell() {
+    let daemon = daemon();
+    let node = Context::new(&daemon, "javascript");
+    let mut running = node.begin("var go, kept = 7; console.log('on'); await new Promise((done) => go = done); for (;;);");
+    running.until_stdout("on\n");
+    node.interrupt();
+    assert_eq!(running.end().error_name(), "KeyboardInterrupt");
+    assert_eq!(node.run("setTimeout(go); 1").result(), "1");
+    assert_eq!(node.run("kept").result(), "7");
+}
+
+/// Each does one thing after the other until a later cell takes the turn, or goes on for ever.
+const INTERRUPTED_CELLS: [&str; 5] = [
+    "for (const mine = ++turn; mine === turn;) {
+        for (const end = Date.now() + 3; Date.now() < end;);
+        await new Promise((done) => setTimeout(done, 2));
+        for (const end = Date.now() + 3; Date.now() < end;);
+        try { require('child_process').execSync('sleep 0.003'); } catch {}
+    }",
+    "for (;;) {}",
+    "await new Promise(() => {})",
+    "await new Promise((done) => setTimeout(done, 10)); for (;;) {}",
+    "require('child_process').execSync('sleep 600')",
+];
+const INTERRUPTS: u64 = 50;
+/// Milliseconds until the interrupt, at most.
+const LATEST_INTERRUPT: u64 = 40;
+
+#[test]
+fn ex_012_javascript_is_interrupted_at_any_moment() {
+    let daemon = daemon();
+    let node = Context::new(&daemon, "javascript");
+    node.run("var kept = 7, turn = 0");
+    let mut random = u64::from(std::process::id());
+    for round in 0..INTERRUPTS {
+        let code = INTERRUPTED_CELLS[(round % 5) as usize];
+        let running = node.begin(code);
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let moment = Duration::from_micros((random >> 33) % (LATEST_INTERRUPT * 1000));
+        std::thread::sleep(moment);
+        node.interrupt();
+        assert_eq!(running.end().error_name(), "KeyboardInterrupt", "round {round}, after {moment:?}: {code}");
+        let next = node.run(&format!("turn += 1; [{round}, kept].join()"));
+        assert_eq!(next.result(), format!("'{round},7'"), "after {moment:?}: {code}");
+    }
 }
 
 #[test]

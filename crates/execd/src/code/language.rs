@@ -26,6 +26,8 @@ const NODE_LOADER: &str = "{const fs=require('fs'),b=Buffer.alloc(1);let h='',n=
                            while(fs.readSync(3,b,0,1,null)&&b[0]!==10)h+=String.fromCharCode(b[0]);\
                            const d=Buffer.alloc(+h);while(n<d.length)n+=fs.readSync(3,d,n,d.length-n,null);\
                            new Function('require','process',d.toString())(require,process)}";
+/// Else node ends itself when an interrupt ends a timer's function: it finds its own records not unwound.
+const NODE_WITHOUT_CHECKS: &str = "--no-force-async-hooks-checks";
 /// Read by bash before its first cell.
 const BASH_DRIVER: &str = include_str!("languages/bash.sh");
 /// Bytes of a MiB, in which node counts.
@@ -124,7 +126,8 @@ impl Language {
                 let hello = format!("{}\n{NODE_DRIVER}{mark} {}\n", NODE_DRIVER.len(), self.name());
                 // The address space of node is no measure of its memory.
                 let heap = memory_bytes.map(|bytes| format!("--max-old-space-size={}", (bytes / MIB).max(1)));
-                let arguments: Vec<&str> = heap.as_deref().into_iter().chain(["-e", NODE_LOADER]).collect();
+                let rest = [NODE_WITHOUT_CHECKS, "-e", NODE_LOADER];
+                let arguments: Vec<&str> = heap.as_deref().into_iter().chain(rest).collect();
                 (argv(&arguments), hello, Channel::Third)
             }
             Self::Bash => {
@@ -147,6 +150,15 @@ impl Language {
             }
             // Two lines: the second is read, too, when an interrupt threw bash out of the first.
             Self::Bash => format!("eval {} </dev/null\n__osb_end $?\n", quoted(code)).into_bytes(),
+        }
+    }
+
+    /// What the interpreter is sent to interrupt the cell of this number, counted from 1; `None` where a signal to
+    /// its group does that.
+    pub fn interrupt(self, cell: u64) -> Option<Vec<u8>> {
+        match self {
+            Self::JavaScript | Self::TypeScript => Some(format!("!{cell}\n").into_bytes()),
+            Self::Python | Self::Sql | Self::Bash => None,
         }
     }
 }

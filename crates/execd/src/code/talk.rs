@@ -59,6 +59,8 @@ pub struct Talk {
     line: Option<Line>,
     are_lines_over: bool,
     words: mpsc::Sender<Bytes>,
+    /// Cells that it was sent.
+    cells: u64,
     /// Set at the end: until then its streams are read.
     drain_until: Option<Instant>,
     broken: Option<String>,
@@ -122,20 +124,26 @@ impl Talk {
             line: None,
             are_lines_over: false,
             words,
+            cells: 0,
             drain_until: None,
             broken: None,
         })
     }
 
     /// Sends a cell; it must have answered all before.
-    pub async fn say(&self, code: &str) {
+    pub async fn say(&mut self, code: &str) {
+        self.cells += 1;
         let words = self.language.cell(code);
         let _ = self.words.send(words.into()).await; // an interpreter that is gone tells so by its end
     }
 
     /// Interrupts what it runs.
     pub fn interrupt(&self) {
-        self.child.interrupt();
+        match self.language.interrupt(self.cells) {
+            // Where there is no room its words are not read; it is interrupted again soon.
+            Some(words) => drop(self.words.try_send(words.into())),
+            None => self.child.interrupt(),
+        }
     }
 
     /// Kills it; [`Happening::Died`] follows.

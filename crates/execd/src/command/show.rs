@@ -130,8 +130,11 @@ async fn whole_end(journal: &Rc<Journal>, from: u64, end: u64, unit: Unit) -> io
     if end <= from {
         return Ok(from);
     }
+    if unit == Unit::Byte {
+        return Ok(end);
+    }
     let mut upto = end;
-    while unit != Unit::Byte {
+    loop {
         // Backwards by pieces, so that a huge unfinished line costs no memory.
         let start = upto.saturating_sub(LOG_PIECE_BYTES as u64).max(from);
         let tail = journal.read(start, (upto - start) as usize).await?;
@@ -144,7 +147,6 @@ async fn whole_end(journal: &Rc<Journal>, from: u64, end: u64, unit: Unit) -> io
             },
         }
     }
-    Ok(end)
 }
 
 /// Bytes at the end that begin a character and do not finish it.

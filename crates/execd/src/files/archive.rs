@@ -15,6 +15,7 @@ use hyper::body::Incoming;
 use protocol::execd::code;
 use protocol::execd::files::Permission;
 use rustix::fs::{CWD, Mode, OFlags, openat};
+use tokio::sync::oneshot;
 
 use super::feed::feed;
 use super::off_loop;
@@ -40,6 +41,7 @@ pub async fn pack(paths: &Paths, query: Query, resolve: Resolve) -> Result<Answe
         "skip" => Special::LeaveOut,
         other => return Err(ApiError::body(format!("special: {other:?} is neither \"refuse\" nor \"skip\""))),
     };
+    let shown = asked.shown.clone();
     let root = off_loop(move || {
         let root = open(&asked)?;
         archive::survey(root.as_fd(), special).map_err(|error| refusal(&asked.shown, &error))?;
@@ -47,19 +49,31 @@ pub async fn pack(paths: &Paths, query: Query, resolve: Resolve) -> Result<Answe
     });
     let root = root.await?;
     let (sender, answer) = stream(CONTENT_TYPE, None);
+    let (begun, outcome) = oneshot::channel();
     tokio::task::spawn_local(off_loop(move || {
+        let mut begun = Some(begun);
         let pieces = Pieces::new(|piece| {
+            // Only a client that has gone does not wait for it, and that shows in the next line.
+            let _ = begun.take().map(|begun| begun.send(Ok(())));
             let sent = sender.blocking_send(Ok(Bytes::from(piece)));
             sent.map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the client went away"))
         });
         let mut packing =
             Packing { links: Links::Keep, special, mode: None, left_out: &mut |_, _| (), packed: &mut |_| () };
-        if let Err(error) = archive::pack(root.as_fd(), &mut packing, pieces) {
-            let _ = sender.blocking_send(Err(io::Error::other(text(&error)))); // nobody reads any more
+        let packed = archive::pack(root.as_fd(), &mut packing, pieces).map(drop);
+        match (packed, begun) {
+            (Err(error), Some(begun)) => drop(begun.send(Err(error))),
+            // Nobody may read any more.
+            (Err(error), None) => drop(sender.blocking_send(Err(io::Error::other(text(&error))))),
+            (Ok(()), _) => {}
         }
         Ok(())
     }));
-    Ok(answer)
+    // What fails before the first bytes is told as what it is.
+    match outcome.await {
+        Ok(Err(error)) => Err(refusal(&shown, &error)),
+        _ => Ok(answer),
+    }
 }
 
 /// Extracts an archive into a directory, which is made if it is missing. `owner`, `group` and `mode` apply to

@@ -180,7 +180,10 @@ impl Running {
     /// Reads to the end.
     #[track_caller]
     pub fn end(mut self) -> Ran {
-        while self.more() {}
+        let begun = Instant::now();
+        while self.more() {
+            assert!(begun.elapsed() < LONG, "no end: {:?}", self.events);
+        }
         whole(self.events)
     }
 }

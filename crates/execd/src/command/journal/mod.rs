@@ -359,16 +359,17 @@ impl Journal {
             let read = blocking::run(move || place.read_entries(middle, entries, 1)).await.flatten();
             let found = read.map_err(|error| format!("read the spool's index: {}", system_text(&error)))?;
             let (start, first) = part(found[0]);
-            let mut inner = self.inner.borrow_mut();
-            if self.overflow.get() == Overflow::DropOldest || inner.taken() >= start {
-                inner.oldest = inner.oldest.max(start);
-                inner.index.first = first;
-                inner.index.oldest = middle + 1;
-                inner.waits(false);
-                continue;
+            {
+                let mut inner = self.inner.borrow_mut();
+                if self.overflow.get() == Overflow::DropOldest || inner.taken() >= start {
+                    inner.oldest = inner.oldest.max(start);
+                    inner.index.first = first;
+                    inner.index.oldest = middle + 1;
+                    inner.waits(false);
+                    continue;
+                }
+                inner.waits(true);
             }
-            inner.waits(true);
-            drop(inner);
             freed.await;
         }
     }

@@ -81,7 +81,7 @@ fn histories_are_as_a_list_of_bytes_says() {
 /// Random appends and random readers, which leave and come again where they were.
 async fn history(seed: u64) {
     let mut random = Random::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-    let overflow = if seed % 2 == 0 { Overflow::Wait } else { Overflow::DropOldest };
+    let overflow = if seed.is_multiple_of(2) { Overflow::Wait } else { Overflow::DropOldest };
     let journal = journal(overflow);
     let mut model: Vec<(u8, StreamName)> = Vec::new();
     let mut reader = journal.reader(0);
