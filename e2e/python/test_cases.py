@@ -87,19 +87,20 @@ def test_ex_035_an_uploads_owner_and_mode_are_honoured_or_refused(raw_sandbox):
 
 def test_ex_038_a_path_that_flips_under_the_daemon_reaches_nothing_outside(raw_sandbox):
     _, execd = raw_sandbox
-    flip = """
-        mkdir -p /tmp/w/real; cd /tmp/w
+    # No other program of this machine has such a directory.
+    name = f"osb-flip-{uuid.uuid4().hex}"
+    flip = f"""
+        mkdir -p /tmp/{name}/real; cd /tmp/{name}
         while [ ! -e /tmp/stop ]; do
           ln -sfn /etc a; rm a; cp -r real a; rm -r a
         done"""
     execd.post("/command", json={"command": flip, "background": True})
-    name = f"osb-flip-{uuid.uuid4().hex}"
     for _ in range(150):
-        answer = upload(execd, f"/tmp/w/a/{name}", b"x")
+        answer = upload(execd, f"/tmp/{name}/a/{name}", b"x")
         assert answer.status_code < 500, answer.text
     run(execd, "touch /tmp/stop")
     assert not pathlib.Path("/etc", name).exists()
-    assert not pathlib.Path("/tmp/w").exists()
+    assert not pathlib.Path("/tmp", name).exists()
     assert execd.get("/ping").status_code == 200
 
 

@@ -3,8 +3,8 @@
 mod support;
 
 use std::fs;
-use std::time::{Duration, Instant};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Value, json};

@@ -207,9 +207,7 @@ fn ex_036_a_directory_removed_under_a_session_is_named() {
 fn os_051_the_env_file_counts_at_the_start_and_private_names_never() {
     let daemon = Daemon::with(|command| {
         command.env("JUPYTER_HOST", "http://127.0.0.1:1").env("OPENSANDBOX_LIFECYCLE", r#"{"periodic":[]}"#);
-        for name in ["EXECD_ISOLATION_CONFIG", "EXECD_RUNTIME_INIT"] {
-            command.env(name, "private");
-        }
+        command.env("EXECD_ISOLATION_CONFIG", "private").env("EXECD_RUNTIME_INIT", "false");
         command.env("FROM_START", "start").env("BOTH", "start");
     });
     std::fs::write(daemon.env_file(), "BOTH=file\nFROM_FILE='a b'\n").expect("the env file");

@@ -246,7 +246,8 @@ fn attack_15_to_18_stay_closed_while_sessions_run() {
 fn what_cannot_be_is_refused_and_leaves_nothing() {
     let jailer = Jailer::start();
     let plan = plan();
-    jailer.create(&plan, "ln -s /proc /leads; exec sleep 1000").expect("create");
+    jailer.create(&plan, "ln -s /proc /leads; echo made; exec sleep 1000").expect("create");
+    jailer.wait_console(&plan.id, "made");
     let at = |path: &str| SessionSpec {
         mounts: vec![Mount { path: path.to_owned(), kind: MountKind::Rw }],
         ..SessionSpec::default()
