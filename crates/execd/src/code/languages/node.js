@@ -35,6 +35,8 @@ const pause = new Int32Array(new SharedArrayBuffer(4));
 const FULL_PIPE = 2;
 // Milliseconds between two attempts to interrupt a cell.
 const INTERRUPT_EVERY = 50;
+// Milliseconds after which child processes are interrupted again where the cell goes on.
+const CHILD = 250;
 // Milliseconds after which a cell that cannot begin, because one that was interrupted goes on, ends that.
 const STUCK = 1000;
 const session = new inspector.Session();
@@ -343,6 +345,8 @@ const INTERRUPTION = { kind: 'error', name: 'KeyboardInterrupt', value: 'interru
 
 /** Ends the interrupted cell, if it goes on, now that nothing runs. */
 function endInterrupted(number) {
+    holds = 0; // what was terminated may not have given its own back
+    due = undefined;
     if (number !== NONE && cell === number) end(number, INTERRUPTION);
     if (isTorn) clearAsyncIds();
 }
@@ -377,7 +381,7 @@ Object.defineProperty(globalThis, INTERRUPT, { value: interrupt });
 function listen() {
     const inspector = require('inspector');
     const net = require('net');
-    const { parentPort: main, workerData: { state, BEGUN, ENDED, INTERRUPTED, NONE, EVERY, STUCK } } = require('worker_threads');
+    const { parentPort: main, workerData: { state, BEGUN, ENDED, INTERRUPTED, NONE, EVERY, CHILD, STUCK } } = require('worker_threads');
     let pending = Buffer.alloc(0); // what came of words that are not whole yet
     let count = 1; // the main thread read one
     let interrupted = NONE;
@@ -414,6 +418,8 @@ function listen() {
             terminate(number, { kind: 'interrupted', number }, () => Atomics.load(state, ENDED) >= number);
         }
         process.kill(0, 'SIGINT'); // what the cell started
+        // And what it was about to start, to wait for it.
+        setTimeout(() => Atomics.load(state, ENDED) < number && process.kill(0, 'SIGINT'), CHILD);
     }
 
     /** Terminates what runs for a cell, and tells so to where nothing runs, until it is over. */
@@ -444,13 +450,16 @@ function listen() {
             pending = Buffer.concat([pending, data]);
             while (take());
         });
-        talk.on('close', () => main.postMessage({ kind: 'over' }));
+        talk.on('close', () => {
+            main.postMessage({ kind: 'over' });
+            setTimeout(() => process.kill(process.pid, 'SIGKILL'), STUCK);
+        });
     });
 }
 
 send({ kind: 'ready' });
 // Its own environment, so that what NODE_OPTIONS names is not loaded twice.
-const workerData = { state, BEGUN, ENDED, INTERRUPTED, NONE, EVERY: INTERRUPT_EVERY, STUCK };
+const workerData = { state, BEGUN, ENDED, INTERRUPTED, NONE, EVERY: INTERRUPT_EVERY, CHILD, STUCK };
 const listener = new Worker(`(${listen})()`, { eval: true, env: {}, execArgv: [], workerData });
 listener.on('message', ({ kind, number, code }) => {
     if (kind === 'cell') begin(number, code);
