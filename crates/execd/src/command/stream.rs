@@ -25,7 +25,7 @@ use crate::error::{ApiError, Result, system_text};
 use crate::http::{Answer, ByteSender, Query};
 
 /// Bytes of output in one event. Many streams may be open at once, and each has about four times this in flight.
-const PIECE_BYTES: usize = 48 * 1024;
+const PIECE_BYTES: usize = 32 * 1024;
 /// Bytes of an event of that much output as base64, so that it is not made in steps.
 const FRAME_BYTES: usize = PIECE_BYTES / 3 * 4 + 1024;
 /// Sent to a reader for whom there is nothing, so that a dead connection is noticed.
