@@ -96,7 +96,8 @@ fn ex_012_javascript_is_interrupted_and_keeps_its_variables() {
 fn ex_012_javascript_that_goes_on_after_its_interrupt_does_not_keep_the_next_cell() {
     let daemon = daemon();
     let node = Context::new(&daemon, "javascript");
-    let mut running = node.begin("var go, kept = 7; console.log('on'); await new Promise((done) => go = done); for (;;);");
+    let mut running =
+        node.begin("var go, kept = 7; console.log('on'); await new Promise((done) => go = done); for (;;);");
     running.until_stdout("on\n");
     node.interrupt();
     assert_eq!(running.end().error_name(), "KeyboardInterrupt");

@@ -50,9 +50,8 @@ mod tests {
         let env = env.iter().map(|name| ((*name).into(), "1".into())).collect();
         let keys = Some(keys.iter().map(|key| (*key).into()).collect());
         let env_passthrough = Some(EnvPassthrough { mode, keys });
-        let mut names: Vec<String> = of_session(env, &CreateSession { env_passthrough, ..CreateSession::default() })
-            .into_keys()
-            .collect();
+        let mut names: Vec<String> =
+            of_session(env, &CreateSession { env_passthrough, ..CreateSession::default() }).into_keys().collect();
         names.sort();
         names
     }
