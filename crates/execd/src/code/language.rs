@@ -26,6 +26,8 @@ const NODE_LOADER: &str = "{const fs=require('fs'),b=Buffer.alloc(1);let h='',n=
                            while(fs.readSync(3,b,0,1,null)&&b[0]!==10)h+=String.fromCharCode(b[0]);\
                            const d=Buffer.alloc(+h);while(n<d.length)n+=fs.readSync(3,d,n,d.length-n,null);\
                            new Function('require','process',d.toString())(require,process)}";
+/// What a shell says of a command that SIGINT ended.
+const INTERRUPTED: u8 = 130;
 /// Else node ends itself when an interrupt ends a timer's function: it finds its own records not unwound.
 const NODE_WITHOUT_CHECKS: &str = "--no-force-async-hooks-checks";
 /// Read by bash before its first cell.
@@ -142,14 +144,16 @@ impl Language {
         Ok(Launch { plan, hello: hello.into_bytes(), channel })
     }
 
-    /// What the interpreter is sent to run a cell.
-    pub fn cell(self, code: &str) -> Vec<u8> {
+    /// What the interpreter is sent to run the cell of this number, counted from 1.
+    pub fn cell(self, number: u64, code: &str) -> Vec<u8> {
         match self {
             Self::Python | Self::Sql | Self::JavaScript | Self::TypeScript => {
                 format!("{}\n{code}", code.len()).into_bytes()
             }
             // Two lines: the second is read, too, when an interrupt threw bash out of the first.
-            Self::Bash => format!("eval {} </dev/null\n__osb_end $?\n", quoted(code)).into_bytes(),
+            Self::Bash => {
+                format!("__osb_cell={number}; eval {} </dev/null\n__osb_end {number} $?\n", quoted(code)).into_bytes()
+            }
         }
     }
 
@@ -160,6 +164,11 @@ impl Language {
             Self::JavaScript | Self::TypeScript => Some(format!("!{cell}\n").into_bytes()),
             Self::Python | Self::Sql | Self::Bash => None,
         }
+    }
+
+    /// What the interpreter is sent after such a signal: bash may throw away the end of the cell with the cell.
+    pub fn after_signal(self, cell: u64) -> Option<Vec<u8>> {
+        (self == Self::Bash).then(|| format!("__osb_end {cell} {INTERRUPTED}\n").into_bytes())
     }
 }
 

@@ -133,7 +133,7 @@ impl Talk {
     /// Sends a cell; it must have answered all before.
     pub async fn say(&mut self, code: &str) {
         self.cells += 1;
-        let words = self.language.cell(code);
+        let words = self.language.cell(self.cells, code);
         let _ = self.words.send(words.into()).await; // an interpreter that is gone tells so by its end
     }
 
@@ -142,7 +142,12 @@ impl Talk {
         match self.language.interrupt(self.cells) {
             // Where there is no room its words are not read; it is interrupted again soon.
             Some(words) => drop(self.words.try_send(words.into())),
-            None => self.child.interrupt(),
+            None => {
+                self.child.interrupt();
+                if let Some(words) = self.language.after_signal(self.cells) {
+                    drop(self.words.try_send(words.into()));
+                }
+            }
         }
     }
 

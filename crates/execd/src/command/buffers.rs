@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// Bytes of a buffer: half of a command's pipe, so that the command writes on meanwhile.
-pub const BYTES: usize = 128 * 1024;
+/// Bytes of a buffer: a part of a command's pipe, so that the command writes on meanwhile.
+pub const BYTES: usize = 64 * 1024;
 /// Buffers that are kept for the next read.
 const MAX_FREE: usize = 4;
 

@@ -21,7 +21,7 @@ use crate::daemon::Daemon;
 /// Connections at once; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 1024;
 /// Bytes that a connection buffers in each direction: large enough for full speed, small enough for many.
-const CONNECTION_BUFFER_BYTES: usize = 128 * 1024;
+const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
 /// Pause after a refused `accept` (no descriptors left, say), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
