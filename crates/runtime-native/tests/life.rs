@@ -4,9 +4,9 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Census, Jailer, plan};
-use lifecycle::runtime::Exit;
-use runtime_native::wire::Seen;
+use common::{Census, Jailer, answer, plan};
+use lifecycle::runtime::{Exit, Receipt};
+use runtime_native::wire::{Reply, Seen};
 
 #[test]
 fn a_sandbox_is_made_runs_and_is_removed() {
@@ -129,6 +129,41 @@ fn a_create_may_be_repeated() {
     let first = jailer.create(&plan, "exec sleep 1000").expect("create");
     let second = jailer.create(&plan, "exec sleep 1000").expect("the same again");
     assert_eq!(first, second);
+}
+
+#[test]
+fn creates_of_one_sandbox_at_once_make_one() {
+    let jailer = Jailer::start();
+    let before = Census::take_when_quiet(&jailer);
+    for _ in 0..20 {
+        let plan = plan();
+        let answers = jailer.create_at_once(&plan, "exec sleep 1000", 4);
+        let receipts: Vec<Receipt> = answers
+            .iter()
+            .map(|socket| match answer(socket) {
+                Some(Reply::Created { receipt }) => *receipt,
+                other => panic!("a create was answered by {other:?}"),
+            })
+            .collect();
+        assert!(receipts.iter().all(|receipt| *receipt == receipts[0]), "{receipts:?}");
+        jailer.destroy(&plan.id, Duration::ZERO);
+    }
+    assert_eq!(Census::take_when_quiet(&jailer), before);
+}
+
+#[test]
+fn a_destroy_outlives_the_creates_before_it() {
+    let jailer = Jailer::start();
+    let before = Census::take_when_quiet(&jailer);
+    for _ in 0..40 {
+        let plan = plan();
+        let answers = jailer.create_at_once(&plan, "exec sleep 1000", 3);
+        jailer.destroy(&plan.id, Duration::ZERO);
+        // Made and ended, refused, or cut off: whatever became of them, nothing of it lives.
+        answers.iter().for_each(|socket| drop(answer(socket)));
+        assert_eq!(jailer.inspect(&plan.id), Seen::Absent);
+    }
+    assert_eq!(Census::take_when_quiet(&jailer), before);
 }
 
 #[test]

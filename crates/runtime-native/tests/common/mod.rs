@@ -111,6 +111,13 @@ impl Jailer {
         }
     }
 
+    /// Asks for the same sandbox several times without waiting in between, as a server does that was killed and
+    /// started again; gives where the answers come.
+    pub fn create_at_once(&self, plan: &Plan, script: &str, times: usize) -> Vec<OwnedFd> {
+        let request = Request::Create(Box::new(plan.clone()));
+        (0..times).map(|_| self.send(&request, &[boot(plan, script).as_fd()])).collect()
+    }
+
     pub fn create_leased(&self, plan: &Plan, script: &str, lease: BorrowedFd<'_>) -> Result<Receipt, Failure> {
         let boot = boot(plan, script);
         match self.ask(&Request::Create(Box::new(plan.clone())), &[boot.as_fd(), lease]).0 {
@@ -256,6 +263,16 @@ fn spawn(config: &JailerConfig, uid: Option<u32>) -> (OwnedFd, Child) {
     }
     let process = command.spawn().expect("start the jailer");
     (ours, process)
+}
+
+/// Waits for an answer, or for the end of the worker that was to give it.
+pub fn answer(socket: &OwnedFd) -> Option<Reply> {
+    let timeout = Timespec { tv_sec: DEADLINE.as_secs() as i64, tv_nsec: 0 };
+    let count = poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&timeout)).expect("poll");
+    assert!(count > 0, "no reply in {DEADLINE:?}");
+    let mut buffer = Vec::new();
+    let (text, _) = wire::receive_bytes(socket.as_fd(), &mut buffer, RecvFlags::empty()).ok()??;
+    Some(serde_json::from_slice(text).expect("valid reply"))
 }
 
 pub fn receive(socket: &OwnedFd) -> (Reply, Vec<OwnedFd>) {
