@@ -158,7 +158,8 @@ impl Server {
     }
 
     fn stop(mut self) -> Result<()> {
-        system::run(Command::new("kill").args(["-TERM", &self.child.id().to_string()]))?;
+        // The shell's own `kill`: a small machine has no program of that name.
+        system::run(Command::new("sh").args(["-c", "kill -TERM \"$0\"", &self.child.id().to_string()]))?;
         let status = self.child.wait()?;
         if !status.success() {
             bail!("osb server ended with {status}");
