@@ -15,7 +15,7 @@ use crate::system::{self, TEST_USER, root, run as run_command, step, work};
 use crate::{cargo, cases, contract};
 
 /// What the tests need of the system.
-const PACKAGES: [&str; 22] = [
+const PACKAGES: [&str; 23] = [
     "busybox-static",  // an image of one program
     "apache2-utils",   // htpasswd for the registry that asks for a login
     "ca-certificates", // pip and cargo
@@ -38,6 +38,7 @@ const PACKAGES: [&str; 22] = [
     "skopeo",          // image archives of another program are imported
     "uidmap",          // sandboxes of an ordinary user
     "util-linux",
+    "zstd", // layers compressed by another program
 ];
 
 /// Parts of a run, in order; names can be given on the command line to run only those.

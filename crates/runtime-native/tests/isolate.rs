@@ -106,15 +106,15 @@ fn a_session_has_mounts_and_processes_of_its_own() {
 fn an_overlay_keeps_its_writes_from_the_sandbox() {
     let jailer = Jailer::start();
     let plan = plan();
-    let wait =
-        "mkdir /w; echo lower >/w/file; until [ -e /x/done ]; do sleep 0.05; done; cat /w/file; ls /w; exec sleep 1000";
-    jailer.create(&plan, &format!("{wait} ; ")).expect("create");
+    let wait = "mkdir /w; echo lower >/w/file; echo made; until [ -e /x/done ]; do sleep 0.05; done; cat /w/file; ls /w; exec sleep 1000";
+    jailer.create(&plan, wait).expect("create");
+    jailer.wait_console(&plan.id, "made");
     let mut both = spec(MountKind::Overlay);
     both.mounts.push(Mount { path: "/x".to_owned(), kind: MountKind::Rw });
     both.mounts.push(Mount { path: "/m".to_owned(), kind: MountKind::Ephemeral });
-    let script = "until [ -e /w/file ]; do sleep 0.05; done; echo upper >/w/file && echo new >/w/new && echo m >/m/m && : >/x/done; exec sleep 1000";
+    let script = "echo upper >/w/file && echo new >/w/new && echo m >/m/m && : >/x/done; exec sleep 1000";
     start(&jailer, &plan.id, &id(1), both, script).expect("start");
-    assert_eq!(jailer.wait_console(&plan.id, "file\n"), "lower\nfile\n");
+    assert_eq!(jailer.wait_console(&plan.id, "file\n"), "made\nlower\nfile\n");
 }
 
 #[test]

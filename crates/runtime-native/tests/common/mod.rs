@@ -31,6 +31,7 @@ pub struct Jailer {
     pub paths: Paths,
     socket: OwnedFd,
     process: Child,
+    programs: Programs,
     _data: tempfile::TempDir,
 }
 
@@ -58,15 +59,16 @@ impl Jailer {
         make_layer(&paths.layer(LAYER), uid);
         let mut config = JailerConfig::new(data.path());
         change(&mut config);
-        let (socket, process) = spawn(&config, uid);
-        Self { paths, socket, process, _data: data }
+        let programs = Programs::find(uid);
+        let (socket, process) = spawn(&config, uid, &programs);
+        Self { paths, socket, process, programs, _data: data }
     }
 
     /// Kills the jailer and starts another on the same data directory.
     pub fn restart(&mut self) {
         self.process.kill().expect("kill the jailer");
         self.process.wait().expect("reap the jailer");
-        (self.socket, self.process) = spawn(&JailerConfig::new(self.paths.root()), None);
+        (self.socket, self.process) = spawn(&JailerConfig::new(self.paths.root()), None, &self.programs);
     }
 
     /// The server's end of the request socket, for a runtime on top of this jailer.
@@ -248,7 +250,33 @@ impl Drop for Jailer {
     }
 }
 
-fn spawn(config: &JailerConfig, uid: Option<u32>) -> (OwnedFd, Child) {
+/// What is started.
+struct Programs {
+    jailer: PathBuf,
+    stand_in: PathBuf,
+    _copies: Option<tempfile::TempDir>,
+}
+
+impl Programs {
+    /// Copies for another user, who may not enter the home in which the built ones lie. Made by `cp`: see
+    /// `e2e::server::copy_program`.
+    fn find(uid: Option<u32>) -> Self {
+        use std::os::unix::fs::PermissionsExt;
+        let built = [env!("CARGO_BIN_EXE_jailer"), env!("CARGO_BIN_EXE_stand-in")].map(PathBuf::from);
+        let [jailer, stand_in] = built.clone();
+        if uid.is_none() {
+            return Self { jailer, stand_in, _copies: None };
+        }
+        let copies = tempfile::Builder::new().prefix("osb-programs-").tempdir_in("/var/tmp").expect("a directory");
+        fs::set_permissions(copies.path(), fs::Permissions::from_mode(0o755)).expect("open the directory");
+        let status = Command::new("cp").args(&built).arg(copies.path()).status().expect("start cp");
+        assert!(status.success(), "copy the programs");
+        let copy = |built: &Path| copies.path().join(built.file_name().expect("a program has a name"));
+        Self { jailer: copy(&jailer), stand_in: copy(&stand_in), _copies: Some(copies) }
+    }
+}
+
+fn spawn(config: &JailerConfig, uid: Option<u32>, programs: &Programs) -> (OwnedFd, Child) {
     use std::os::unix::process::CommandExt;
     let (ours, theirs) = wire::pair().expect("request socket");
     let config = serde_json::to_string(config).expect("configuration");
@@ -257,7 +285,7 @@ fn spawn(config: &JailerConfig, uid: Option<u32>) -> (OwnedFd, Child) {
     let script = format!("exec 3<&{0}; exec {0}<&-; exec \"$@\"", theirs.as_raw_fd());
     let script = if theirs.as_raw_fd() == 3 { "exec \"$@\"".to_owned() } else { script };
     let mut command = Command::new("bash");
-    command.args(["-c", &script, "bash", env!("CARGO_BIN_EXE_jailer"), &config, env!("CARGO_BIN_EXE_stand-in")]);
+    command.args(["-c", &script, "bash"]).arg(&programs.jailer).arg(&config).arg(&programs.stand_in);
     if let Some(uid) = uid {
         command.uid(uid).gid(uid);
     }

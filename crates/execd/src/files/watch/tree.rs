@@ -49,6 +49,9 @@ pub struct Tree {
     places: BTreeMap<Place, i32>,
     /// Names that reading a new directory told, whose events may still be queued.
     told: HashSet<Place>,
+    /// Directories in which one was not found where it had been: something above it has moved on, and its event
+    /// follows.
+    missed: HashSet<i32>,
     /// First halves of moves.
     leaving: Vec<Leaving>,
     /// Events read so far.
@@ -151,6 +154,7 @@ impl Tree {
             nodes: HashMap::from([(root, Node { place: None, id })]),
             places: BTreeMap::new(),
             told: HashSet::new(),
+            missed: HashSet::new(),
             leaving: Vec::new(),
             read: 0,
         };
@@ -211,6 +215,7 @@ impl Tree {
                         continue;
                     }
                     self.give_up_leaving(&mut batch, |_| true);
+                    self.missed = HashSet::new(); // no move is on its way: what was missed is gone indeed
                     batch.drained = true;
                     return batch;
                 }
@@ -300,8 +305,28 @@ impl Tree {
                 self.enter(place, directory, batch);
                 batch.because(kind::RESCAN, path, "directories changed places faster than they could be followed");
             }
-            _ => self.put(wd, place), // also when it has gone on already: its next event follows
+            _ => {
+                self.put(wd, place); // also when it has gone on already: its next event follows
+                self.catch_up(wd, path, batch);
+            }
         }
+    }
+
+    /// Looks again into a directory that has moved, if something in it could not be found where it had been.
+    fn catch_up(&mut self, top: i32, path: String, batch: &mut Batch) {
+        let missed = std::mem::take(&mut self.missed);
+        let (below, others): (HashSet<i32>, HashSet<i32>) = missed.into_iter().partition(|wd| self.is_below(*wd, top));
+        self.missed = others;
+        if !below.is_empty() {
+            self.walk(top, Telling::Nothing, batch);
+            batch.because(kind::RESCAN, path, "directories changed places faster than they could be followed");
+        }
+    }
+
+    /// Whether a watched directory is `top` or lies in it.
+    fn is_below(&self, wd: i32, top: i32) -> bool {
+        let above = |wd: &i32| self.nodes.get(wd).and_then(|node| node.place.as_ref()).map(|place| place.0);
+        std::iter::successors(Some(wd), above).any(|wd| wd == top)
     }
 
     /// What left and did not arrive is gone from the tree.
@@ -333,8 +358,11 @@ impl Tree {
         let mut unread = vec![top];
         while let Some(wd) = unread.pop() {
             // A directory that is gone has no names.
-            let names = self.names(wd, batch).into_iter().flatten().flatten();
-            for entry in names {
+            let names = self.names(wd, batch);
+            if names.is_none() {
+                self.missed.insert(wd);
+            }
+            for entry in names.into_iter().flatten().flatten() {
                 let directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
                 let place = (wd, entry.file_name().into_boxed_os_str());
                 if telling == Telling::Created {
@@ -388,7 +416,10 @@ impl Tree {
                 self.put(wd, place);
                 Some(wd)
             }
-            Err(error) if is_gone(&error.into()) => None,
+            Err(error) if is_gone(&error.into()) => {
+                self.missed.insert(place.0);
+                None
+            }
             Err(error) => {
                 batch.because(kind::UNWATCHED, self.show(&relative), text(error) + hint(error));
                 None
@@ -432,6 +463,7 @@ impl Tree {
         while matches!(reader.next(), Ok(_) | Err(Errno::INTR)) {}
         self.leaving.clear();
         self.told.clear();
+        self.missed.clear();
         if open_root(&self.shown).map(|(_, id)| id) != Ok(self.id) {
             return batch.end(&self.shown, "the directory was removed");
         }
