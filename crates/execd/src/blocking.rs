@@ -16,6 +16,8 @@ const MAX_THREADS: usize = 64;
 const IDLE: Duration = Duration::from_secs(2);
 /// Stack of a thread: directory walks keep their state on the heap.
 const STACK_BYTES: usize = 256 * 1024;
+/// Stack of a thread for work that keeps its state there; what is not used is not there either.
+pub const DEEP_STACK_BYTES: usize = 16 * 1024 * 1024;
 
 /// Waits until no work runs or waits any more, at most for `longest`.
 pub fn settle(longest: Duration) {
@@ -53,6 +55,17 @@ pub async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -
     receiver.await.map_err(|_| {
         std::io::Error::other("no worker thread could do the work; the sandbox may be at its process limit")
     })
+}
+
+/// Runs `work`, which goes deep, on a thread of its own and returns its value.
+///
+/// # Errors
+/// When the work panicked, or there is no thread.
+pub async fn run_deep<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> std::io::Result<T> {
+    let (sender, receiver) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("deep".into()).stack_size(DEEP_STACK_BYTES);
+    thread.spawn(move || drop(sender.send(work())))?; // the asker may have gone
+    receiver.await.map_err(|_| std::io::Error::other("the work panicked"))
 }
 
 /// Starts the thread that stays, while there surely is room for it.

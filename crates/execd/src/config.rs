@@ -61,12 +61,13 @@ pub fn parse(args: impl Iterator<Item = OsString>, env: &Environment) -> Result<
         };
         // As Go reads them: a switch takes no word after it, only one behind `=`.
         let (name, value) = flag.split_once('=').unwrap_or((flag, "true"));
-        match name {
-            "init" => init = switch("--init", value)?,
-            "runtime-init" => runtime_init = switch("--runtime-init", value)?,
-            _ => {}
-        }
-        if matches!(name, "init" | "runtime-init") {
+        let on = match name {
+            "init" => Some(&mut init),
+            "runtime-init" => Some(&mut runtime_init),
+            _ => None,
+        };
+        if let Some(on) = on {
+            *on = switch(&format!("--{name}"), value)?;
             continue;
         }
         let (name, value) = match flag.split_once('=') {

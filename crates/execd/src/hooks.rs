@@ -97,8 +97,8 @@ pub async fn start(daemon: &Daemon, report: Option<&str>) -> Result<(), String> 
         tell(format!("running {}\n", hook.timeout_seconds.unwrap_or(DEFAULT_TIMEOUT_SECONDS)))?;
         outcome = pre_start(daemon, hook).await;
     }
-    tell(format!("done {}\n", u8::from(outcome.is_err())))?;
-    outcome
+    let told = tell(format!("done {}\n", u8::from(outcome.is_err())));
+    outcome.and(told)
 }
 
 /// Runs hooks by their schedules, until execd ends.

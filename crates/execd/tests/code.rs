@@ -51,6 +51,25 @@ fn a_context_begins_in_its_directory_which_is_made() {
 }
 
 #[test]
+fn what_json_cannot_say_or_is_too_large_costs_the_run_and_not_the_interpreter() {
+    let daemon = daemon();
+    let python = Context::new(&daemon, "python");
+    let shown = "class Shown:\n  def __repr__(self): return 'shown'\n  def _repr_json_(self): return {'a': float('nan')}\n\
+                 kept = 7\nShown()";
+    assert_eq!(python.run(shown).results(), [json!({"text": "shown", "application/json": {"a": null}})]);
+    let half = "class Half:\n  def __repr__(self): return '\\ud83d|'\nHalf()";
+    assert_eq!(python.run(half).result(), "?|");
+    let wide = python
+        .run("class Wide:\n  def __repr__(self): return 'w'\n  def _repr_html_(self): return 'é' * 5_000_000\nWide()");
+    assert_eq!(wide.results()[0]["text/html"].as_str().map(|text| text.chars().count()), Some(5_000_000));
+    let (name, words) = python.run("raise ValueError('x' * 13_000_000)").error().expect("an error");
+    assert_eq!((name.as_str(), words.len()), ("ValueError", 1024 * 1024));
+    let forms = "class Many:\n  def _repr_mimebundle_(self, **_): return {'text/x-%d' % n: 'x' * 8_000_000 for n in range(4)}\nMany()";
+    assert_eq!(python.run(forms).error_name(), "ValueError");
+    assert_eq!(python.run("kept").result(), "7", "the interpreter is the same");
+}
+
+#[test]
 fn values_are_shown_in_the_forms_that_they_have() {
     let daemon = daemon();
     let python = Context::new(&daemon, "python");

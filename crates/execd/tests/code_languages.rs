@@ -41,6 +41,17 @@ fn javascript_shows_values_in_their_forms() {
 }
 
 #[test]
+fn javascript_halves_of_characters_and_large_answers_do_not_end_the_interpreter() {
+    let daemon = daemon();
+    let node = Context::new(&daemon, "javascript");
+    let ran = node.run("const kept = 7; display.html('\u{1f600}'.slice(0, 1)); 1");
+    assert_eq!(ran.results()[0]["text/html"], "\u{fffd}");
+    let many = "({[Symbol.for('Jupyter.display')]: () => Object.fromEntries([1, 2, 3, 4].map((n) => ['text/x-' + n, 'x'.repeat(8e6)]))})";
+    assert_eq!(node.run(many).error_name(), "RangeError");
+    assert_eq!(node.run("kept").result(), "7");
+}
+
+#[test]
 fn javascript_failures_have_name_words_and_lines() {
     let daemon = daemon();
     let node = Context::new(&daemon, "javascript");

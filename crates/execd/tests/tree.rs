@@ -68,7 +68,10 @@ fn daemons_that_ignore_term_are_killed() {
 #[test]
 fn a_daemon_outlives_a_command_that_ends_by_itself() {
     let daemon = Daemon::start();
-    let run = daemon.shell(DAEMON);
+    // It tells its number by a file: what it writes after the command's end need not be in the command's stream.
+    let file = daemon.path("pid");
+    let start = format!("env -i setsid sh -c 'sh -c \"echo \\$\\$ >{file}; exec sleep 987\" >/dev/null 2>&1 &'");
+    let run = daemon.shell(&format!("{start}; until [ -s {file} ]; do sleep 0.01; done; cat {file}"));
     let pid = pid_in(&run.stdout());
     assert_eq!(run.end(), "0");
     assert!(is_running(pid));

@@ -139,16 +139,17 @@ impl Run<'_> {
     }
 
     fn take(&mut self, happening: Happening) -> Option<After> {
+        let has_room = self.events.out.len() < MAX_STOPPING_BYTES;
         match happening {
             Happening::Text(stream, text) => {
-                if self.client.is_some() && self.events.out.len() < MAX_STOPPING_BYTES {
+                if self.client.is_some() && has_room {
                     self.events.output(stream, &text);
                 }
             }
-            Happening::Line(Line::Result { count, data }) => self.events.result(count, data),
-            Happening::Line(Line::Display { data }) => self.events.display(data),
+            Happening::Line(Line::Result { count, data }) if has_room => self.events.result(count, data),
+            Happening::Line(Line::Display { data }) if has_room => self.events.display(data),
             Happening::Line(Line::Error { name, value, traceback }) => self.events.error(&name, &value, traceback),
-            Happening::Line(Line::Ready) => {}
+            Happening::Line(Line::Ready | Line::Result { .. } | Line::Display { .. }) => {}
             Happening::Line(Line::End) => {
                 self.events.complete();
                 return Some(After::Ready);
@@ -191,13 +192,13 @@ impl Run<'_> {
 
     fn go_on_stopping(&mut self, talk: &Interpreter) {
         let Some(stop) = &mut self.stop else { return };
-        stop.next += INTERRUPT_EVERY;
         if stop.next < stop.kill_at {
             talk.interrupt();
         } else {
             self.was_killed = true;
             talk.kill();
         }
+        stop.next += INTERRUPT_EVERY;
     }
 
     /// Sends what waits. There is room: nobody else sends to this client.

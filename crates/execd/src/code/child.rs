@@ -16,6 +16,7 @@ pub struct Child {
     process: Process,
     tag: u64,
     oom_kills_before: u64,
+    is_over: bool,
 }
 
 impl Child {
@@ -28,7 +29,7 @@ impl Child {
         let oom_kills_before = daemon.counters.oom_kills();
         let pid = spawn_with(plan, stdio, Extra { tag: Some(tag), ..extra })?;
         let process = daemon.reaper.register(pid);
-        Ok(Self { daemon: Rc::clone(daemon), process, tag, oom_kills_before })
+        Ok(Self { daemon: Rc::clone(daemon), process, tag, oom_kills_before, is_over: false })
     }
 
     /// Interrupts what its group does in the foreground, as a terminal would.
@@ -52,10 +53,11 @@ impl Child {
     }
 
     /// Kills it with everything that it started, and waits for that.
-    pub async fn end(self) {
+    pub async fn end(mut self) {
         self.kill();
         self.process.wait().await;
         tree::kill_tagged(self.tag).await;
+        self.is_over = true;
     }
 
     /// How it ended, to follow its name.
@@ -73,8 +75,11 @@ impl Child {
 }
 
 impl Drop for Child {
-    /// Where it is not ended in an orderly way, its group goes at least.
+    /// Where it is not ended in an orderly way, all of it goes all the same.
     fn drop(&mut self) {
-        self.kill();
+        if !self.is_over {
+            self.kill();
+            self.sweep();
+        }
     }
 }

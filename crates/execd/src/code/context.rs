@@ -58,7 +58,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Makes a context, whose keeper starts its interpreter at once. `forget` is called when it ends by itself.
+    /// Makes a context, whose keeper starts its interpreter at once.
     pub fn start(daemon: &Rc<Daemon>, id: String, runner: Runner, setup: Setup) -> Rc<Self> {
         let (cells, asked) = mpsc::channel(1);
         let context = Rc::new(Self {
@@ -126,8 +126,8 @@ impl Context {
             return true;
         }
         self.stops.send_modify(|count| *count += 1);
-        let end = timeout(cell::INTERRUPT_LIMIT + END_WAIT, busy.wait_for(|busy| !*busy));
-        matches!(end.await, Ok(Ok(_)))
+        // The next change is this run's end, whatever begins after it.
+        matches!(timeout(cell::INTERRUPT_LIMIT + END_WAIT, busy.changed()).await, Ok(Ok(())))
     }
 
     /// Asks the keeper to end.
@@ -208,12 +208,7 @@ enum Next {
 impl Keeper {
     async fn run(mut self) {
         let context = Rc::clone(&self.context);
-        let mut deleted = context.deleted();
-        let first = tokio::select! {
-            _ = deleted.wait_for(|deleted| *deleted) => Err("was not waited for: the context is deleted".into()),
-            talk = start(&self.daemon, &context) => talk,
-        };
-        match first {
+        match start(&self.daemon, &context).await {
             Ok(talk) => {
                 context.started.send_replace(Some(Ok(())));
                 self.keep(talk).await;
@@ -264,12 +259,7 @@ impl Keeper {
     async fn cell(&mut self, talk: &mut Option<Interpreter>, held: &mut Held, cell: Cell) -> bool {
         let context = Rc::clone(&self.context);
         if talk.is_none() {
-            let mut deleted = context.deleted();
-            let fresh = tokio::select! {
-                _ = deleted.wait_for(|deleted| *deleted) => Err("was not waited for: the context is deleted".into()),
-                fresh = start(&self.daemon, &context) => fresh,
-            };
-            match fresh {
+            match start(&self.daemon, &context).await {
                 Ok(fresh) => *talk = Some(fresh),
                 Err(why) => {
                     let why = format!("the {} interpreter {why}", context.runner.name());
@@ -304,7 +294,12 @@ async fn start(daemon: &Rc<Daemon>, context: &Context) -> std::result::Result<In
             }
         }
     });
-    let why = match outcome.await {
+    let mut deleted = context.deleted();
+    let outcome = tokio::select! {
+        _ = deleted.wait_for(|deleted| *deleted) => return Err("was not waited for: the context is deleted".into()),
+        outcome = outcome => outcome,
+    };
+    let why = match outcome {
         Ok(Ok(interpreter)) => return Ok(interpreter),
         Ok(Err(why)) => why,
         Err(_) => format!("was not ready within {} s", limit.as_secs()),

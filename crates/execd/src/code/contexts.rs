@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::time::Duration;
 
 use http::{Request, StatusCode};
 use hyper::body::Incoming;
@@ -12,15 +11,12 @@ use protocol::execd::context::CreateContext;
 
 use super::context::{Context, Setup};
 use super::interpreter::Runner;
-use super::limits::Limits;
+use super::limits::{self, Limits};
 use super::notebook::Origin;
 use crate::daemon::Daemon;
 use crate::error::{ApiError, Result};
 use crate::http::{Answer, Query, empty, json, read_json};
 use crate::{id, session};
-
-/// Longest idle limit that is taken; the runtime's timers know no longer one.
-const MAX_IDLE_SECONDS: u64 = 365 * 24 * 60 * 60;
 
 /// The contexts.
 pub struct Contexts {
@@ -113,9 +109,7 @@ pub async fn create(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<An
     }
     setup.memory_bytes = body.memory_bytes.or(setup.memory_bytes).filter(|bytes| *bytes > 0);
     if let Some(seconds) = body.idle_seconds {
-        setup.idle = Some(seconds)
-            .filter(|seconds| *seconds > 0)
-            .map(|seconds| Duration::from_secs(seconds.min(MAX_IDLE_SECONDS)));
+        setup.idle = limits::idle(seconds);
     }
     let context = daemon.contexts.start(&daemon, runner, setup)?;
     context.ready().await?;
@@ -146,9 +140,16 @@ pub fn known(daemon: &Daemon, id: &str, language: Option<&str>) -> Result<Rc<Con
 /// As [`create`].
 pub async fn of_language(daemon: &Rc<Daemon>, language: &str) -> Result<Rc<Context>> {
     let contexts = &daemon.contexts;
+    let shared = || {
+        let id = contexts.table.borrow().defaults.get(language).cloned();
+        contexts.get(&id?)
+    };
+    if let Some(context) = shared() {
+        return Ok(context);
+    }
     let runner = Runner::find(daemon, language).await?;
-    let id = contexts.table.borrow().defaults.get(language).cloned();
-    if let Some(context) = id.and_then(|id| contexts.get(&id)) {
+    // Another run may have made it meanwhile.
+    if let Some(context) = shared() {
         return Ok(context);
     }
     let context = contexts.start(daemon, runner, contexts.setup(daemon))?;

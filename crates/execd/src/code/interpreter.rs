@@ -103,7 +103,7 @@ impl Interpreter {
     /// Sends a cell; it must have answered all before.
     pub async fn say(&mut self, code: &str) {
         match self {
-            Self::Driver(talk) => talk.say(code).await,
+            Self::Driver(talk) => talk.say(code),
             Self::Kernel(kernel) => kernel.say(code).await,
             Self::Notebook(notebook) => notebook.say(code).await,
         }

@@ -11,6 +11,14 @@ const MAX_CONTEXTS: &str = "EXECD_CODE_MAX_CONTEXTS";
 const MEMORY_BYTES: &str = "EXECD_CODE_MEMORY_BYTES";
 const IDLE_SECONDS: &str = "EXECD_CODE_IDLE_SECONDS";
 
+/// Longest idle limit, in seconds: a year.
+const MAX_IDLE_SECONDS: u64 = 365 * 24 * 60 * 60;
+
+/// The idle limit of this many seconds; 0 is none.
+pub fn idle(seconds: u64) -> Option<Duration> {
+    (seconds > 0).then(|| Duration::from_secs(seconds.min(MAX_IDLE_SECONDS)))
+}
+
 /// Bounds of contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -36,7 +44,7 @@ impl Limits {
         Self {
             max_contexts: number(MAX_CONTEXTS).map_or(DEFAULT_MAX_CONTEXTS, |count| count as usize),
             memory_bytes: number(MEMORY_BYTES),
-            idle: number(IDLE_SECONDS).map(Duration::from_secs),
+            idle: number(IDLE_SECONDS).and_then(idle),
         }
     }
 }

@@ -131,10 +131,12 @@ impl Talk {
     }
 
     /// Sends a cell; it must have answered all before.
-    pub async fn say(&mut self, code: &str) {
+    pub fn say(&mut self, code: &str) {
         self.cells += 1;
         let words = self.language.cell(self.cells, code);
-        let _ = self.words.send(words.into()).await; // an interpreter that is gone tells so by its end
+        if self.words.try_send(words.into()).is_err() {
+            self.child.kill(); // it has answered all and yet reads nothing, or is gone: its end tells
+        }
     }
 
     /// Interrupts what it runs.

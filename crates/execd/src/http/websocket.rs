@@ -1,8 +1,8 @@
 //! The server's side of a WebSocket: the handshake, and messages over an upgraded connection.
 //!
 //! Reading and writing are independent, so that a client who does not read can still be heard. Both hold little
-//! memory: a reader one message of at most [`MAX_MESSAGE_BYTES`], a writer nothing. A client that breaks the
-//! protocol is told by the close code that [`Broken`] names.
+//! memory: a reader one message of at most [`MAX_MESSAGE_BYTES`], a writer the frame that it sends (a replay: 1 MiB)
+//! and at most [`KEPT_BYTES`] between frames. A client that breaks the protocol is told by the close code that [`Broken`] names.
 
 use std::io;
 use std::time::Duration;

@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 
 use protocol::execd::isolated::{Change, ChangeKind};
@@ -20,8 +20,9 @@ use crate::id;
 
 /// Differences in one answer: more are a matter for an archive.
 const MAX_CHANGES: usize = 200_000;
-/// Directories in one another: the kernel's own limit of a path allows no more.
-const MAX_DEPTH: usize = 2048;
+/// Directories in one another, each with two descriptors: what the frames of a walk and a removal need fits into
+/// [`crate::blocking::DEEP_STACK_BYTES`].
+const MAX_DEPTH: usize = 256;
 /// Directory of execd's own in a workspace, which is nobody's change.
 const OWN_NAME: &CStr = c".execd";
 
@@ -112,7 +113,7 @@ impl Walk {
         if let Some(lower) = lower {
             if self.action == Action::Commit && there.is_none() {
                 let made = theirs
-                    .map_or(Ok(()), |theirs| remove(lower, &theirs, name))
+                    .map_or(Ok(()), |theirs| remove(lower, &theirs, name, 0))
                     .and_then(|()| mkdirat(lower, name, Mode::from_raw_mode(0o700)).map_err(io::Error::from));
                 made.map_err(|error| ApiError::io("commit", at, &error))?;
             }
@@ -151,7 +152,7 @@ impl Walk {
         if let Some(lower) = lower.filter(|_| self.action == Action::Commit) {
             let directory = theirs.filter(|theirs| kind_of(theirs) == FileType::Directory);
             let put = directory
-                .map_or(Ok(()), |theirs| remove(lower, &theirs, name))
+                .map_or(Ok(()), |theirs| remove(lower, &theirs, name, 0))
                 .and_then(|()| put(upper, entry, lower, name));
             put.map_err(|error| ApiError::io("commit", at, &error))?;
         }
@@ -161,7 +162,7 @@ impl Walk {
     fn deleted(&mut self, lower: &OwnedFd, theirs: &Stat, name: &CStr, at: &str) -> Result<()> {
         self.tell(at, ChangeKind::Deleted, theirs)?;
         if self.action == Action::Commit {
-            remove(lower, theirs, name).map_err(|error| ApiError::io("commit", at, &error))?;
+            remove(lower, theirs, name, 0).map_err(|error| ApiError::io("commit", at, &error))?;
         }
         Ok(())
     }
@@ -190,14 +191,17 @@ fn below(path: &str, name: &CStr) -> String {
 }
 
 /// Removes an entry with everything below it.
-fn remove(directory: &OwnedFd, stat: &Stat, name: &CStr) -> io::Result<()> {
+fn remove(directory: &OwnedFd, stat: &Stat, name: &CStr, depth: usize) -> io::Result<()> {
+    if depth > MAX_DEPTH {
+        return Err(io::Error::other(format!("more than {MAX_DEPTH} directories in one another")));
+    }
     if kind_of(stat) != FileType::Directory {
         return Ok(unlinkat(directory, name, AtFlags::empty())?);
     }
     let inner = enter(directory, name)?;
     for name in names(&inner)? {
         if let Some(stat) = look(&inner, &name)? {
-            remove(&inner, &stat, &name)?;
+            remove(&inner, &stat, &name, depth + 1)?;
         }
     }
     Ok(unlinkat(directory, name, AtFlags::REMOVEDIR)?)
@@ -217,10 +221,11 @@ fn put(upper: &OwnedFd, entry: &Stat, lower: &OwnedFd, name: &CStr) -> io::Resul
 fn make(upper: &OwnedFd, entry: &Stat, lower: &OwnedFd, name: &CStr, temporary: &CStr) -> io::Result<()> {
     match kind_of(entry) {
         FileType::RegularFile => {
-            let mut from = open_file(upper, name)?;
+            let from = open_file(upper, name)?;
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let mut to = File::from(openat(lower, temporary, flags, Mode::from_raw_mode(0o600))?);
-            io::copy(&mut from, &mut to)?;
+            // A run in the background may go on writing: what it had then is committed.
+            io::copy(&mut from.take(entry.st_size as u64), &mut to)?;
             dress(&to, entry)
         }
         FileType::Symlink => {
@@ -250,5 +255,55 @@ fn times(entry: &Stat) -> Timestamps {
     Timestamps {
         last_access: time(entry.st_atime, entry.st_atime_nsec),
         last_modification: time(entry.st_mtime, entry.st_mtime_nsec),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::path::Path;
+
+    use super::{Action, MAX_DEPTH, walk};
+    use crate::blocking::DEEP_STACK_BYTES;
+    use crate::isolated::overlay::Overlay;
+
+    /// Directories in one another, made from the inside out because a path of them all would be too long.
+    fn nest(at: &Path, depth: usize) {
+        let spare = at.with_extension("spare");
+        fs::create_dir(at).expect("a directory");
+        for _ in 1..depth {
+            fs::rename(at, &spare).expect("aside");
+            fs::create_dir(at).expect("a directory");
+            fs::rename(&spare, at.join("d")).expect("inside");
+        }
+    }
+
+    /// What a walk of such a workspace gives, on a stack as the calls have it.
+    fn walked(make: impl FnOnce(&Path, &Path)) -> Result<usize, String> {
+        let place = tempfile::tempdir().expect("a directory");
+        let sides = ["upper", "lower"].map(|name| place.path().join(name));
+        sides.iter().for_each(|side| fs::create_dir(side).expect("a directory"));
+        make(&sides[0], &sides[1]);
+        let [upper, lower] = sides.map(|side| File::open(side).expect("a directory").into());
+        let overlays = [Overlay { path: "/w".into(), upper, lower }];
+        let thread = std::thread::Builder::new().stack_size(DEEP_STACK_BYTES);
+        let walked = thread.spawn(move || walk(&overlays, Action::Commit)).expect("a thread").join().expect("no panic");
+        walked.map(|changes| changes.len()).map_err(|error| error.message)
+    }
+
+    #[test]
+    fn deep_trees_are_walked_and_removed_up_to_the_bound() {
+        assert_eq!(walked(|upper, _| nest(&upper.join("a"), MAX_DEPTH)), Ok(MAX_DEPTH));
+        let deeper = walked(|upper, _| nest(&upper.join("a"), MAX_DEPTH + 1)).expect_err("too deep");
+        assert!(deeper.contains("256 directories"), "{deeper}");
+        let replaced = |depth| {
+            walked(move |upper, lower| {
+                nest(&lower.join("a"), depth);
+                fs::write(upper.join("a"), "a file now").expect("a file");
+            })
+        };
+        assert_eq!(replaced(MAX_DEPTH), Ok(1));
+        let deeper = replaced(MAX_DEPTH + 2).expect_err("too deep");
+        assert!(deeper.contains("256 directories"), "{deeper}");
     }
 }

@@ -65,7 +65,7 @@ pub async fn route(daemon: &Daemon, id: &str, rest: &str, request: Request<Incom
 
 async fn changes(session: &Rc<Session>, action: Action) -> Result<Answer> {
     let overlays = Arc::clone(&session.overlays);
-    let walked = blocking::run(move || changes::walk(&overlays, action)).await;
+    let walked = blocking::run_deep(move || changes::walk(&overlays, action)).await;
     let changes = walked.map_err(|error| ApiError::runtime(error.to_string()))??;
     Ok(json(StatusCode::OK, &Changes { session_id: session.id().to_owned(), changes }))
 }

@@ -91,7 +91,7 @@ pub async fn serve(
     };
     let (replies, queue) = mpsc::channel(REPLIES);
     let signs = std::cell::Cell::new(0u64);
-    let client = Client { seat, run: std::cell::RefCell::default(), signs };
+    let client = Client { seat, run: std::cell::RefCell::default(), signs, waits: std::cell::Cell::default() };
     let hearing = async {
         let end = client.hear(&mut reader, replies).await;
         client.seat.release();
@@ -105,7 +105,7 @@ pub async fn serve(
             stop = speaking => match stop {
                 Stop::Said => None,
                 Stop::Evicted => Some(Broken::Protocol(CLOSE_TAKEN_OVER)),
-                Stop::Gone => return,
+                Stop::Gone => Some(Broken::Gone),
             },
             heard = &mut hearing => Some(heard),
         }
@@ -139,6 +139,8 @@ struct Client {
     run: std::cell::RefCell<Option<Rc<Run>>>,
     /// Messages that came.
     signs: std::cell::Cell<u64>,
+    /// The reader waits for the shell to take input, and hears no sign of life meanwhile.
+    waits: std::cell::Cell<bool>,
 }
 
 impl Client {
@@ -153,7 +155,12 @@ impl Client {
             self.signs.set(self.signs.get() + 1);
             let reply = match message {
                 Message::Ping(bytes) => Some(Reply::Pong(bytes)),
-                _ => self.obey(wish(&mut message)).await.map(Reply::Text),
+                _ => {
+                    self.waits.set(true);
+                    let reply = self.obey(wish(&mut message)).await;
+                    self.waits.set(false);
+                    reply.map(Reply::Text)
+                }
             };
             if let Some(reply) = reply {
                 let _ = replies.send(reply).await; // else the writer has said its last, and a close is waited for
@@ -180,6 +187,9 @@ impl Client {
         match wish {
             Wish::Input(bytes) => {
                 for chunk in bytes.chunks(INPUT_BYTES) {
+                    if !self.seat.holds() {
+                        break; // what another client types now must not be mixed with the rest
+                    }
                     self.input(&run, Input::Bytes(chunk.to_vec())).await;
                 }
             }
@@ -268,7 +278,8 @@ impl Client {
                 let text = frames::error(error_code::SESSION_GONE, "the session was deleted, or idle for too long");
                 writer.text(&text).await?;
                 return Ok(writer.close(CLOSE_GONE, error_code::SESSION_GONE).await?);
-            } else if run.is_some_and(|run| run.input_failed.get()) && self.seat.holds() {
+            } else if self.seat.holds() && run.is_some_and(|run| run.input_failed.replace(false)) {
+                // Said once; it is noticed again when somebody writes again.
                 let text = frames::error(error_code::STDIN_WRITE_FAILED, "the shell has closed its standard input");
                 writer.text(&text).await?;
                 return Ok(writer.close(CLOSE_FAILED, error_code::STDIN_WRITE_FAILED).await?);
@@ -277,9 +288,9 @@ impl Client {
                     _ = progress.changed() => {} // the sender lives with the terminal, which the seat holds
                     Some(reply) = queue.recv() => say(writer, reply).await?,
                     _ = pings.tick() => {
-                        missed = if self.signs.get() == heard { missed + 1 } else { 0 };
+                        missed = if self.signs.get() == heard && !self.waits.get() { missed + 1 } else { 0 };
                         heard = self.signs.get();
-                        if missed > MAX_MISSED_PINGS {
+                        if missed >= MAX_MISSED_PINGS {
                             return Err(Stop::Gone);
                         }
                         writer.ping().await?;
@@ -300,16 +311,12 @@ impl Client {
             *self.run.borrow_mut() = terminal.live_run();
             return Ok(());
         }
-        if attach.resume
-            && let Some(run) = terminal.last_run()
-        {
-            if let Some(size) = attach.size {
-                run.resize(size);
-            }
-            *self.run.borrow_mut() = Some(run);
-            return Ok(());
-        }
-        match terminal.ensure_run(daemon, attach.mode, attach.size.unwrap_or(super::shell::DEFAULT_SIZE)) {
+        let resumed = if attach.resume { terminal.last_run() } else { None };
+        let found = match resumed {
+            Some(run) => Ok(run),
+            None => terminal.ensure_run(daemon, attach.mode, attach.size.unwrap_or(super::shell::DEFAULT_SIZE)),
+        };
+        match found {
             Ok(run) => {
                 if let Some(size) = attach.size {
                     run.resize(size);

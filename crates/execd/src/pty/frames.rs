@@ -73,7 +73,7 @@ fn signal(name: &str) -> Option<Signal> {
 
 /// A text frame as it is sent.
 pub fn text(frame: &ServerFrame) -> Vec<u8> {
-    serde_json::to_vec(frame).unwrap_or_default()
+    serde_json::to_vec(frame).expect("a frame has only text keys")
 }
 
 /// An error as it is sent.

@@ -153,7 +153,9 @@ pub fn status(daemon: &Daemon, id: &str) -> Result<Answer> {
 pub async fn delete(daemon: &Daemon, id: &str) -> Result<Answer> {
     let terminal = daemon.terminals.get(id)?;
     daemon.terminals.remove(&terminal);
-    if terminal.end().await {
+    // Goes on when the caller leaves: nobody could ask for it again.
+    let ended = tokio::task::spawn_local(async move { terminal.end().await });
+    if ended.await.unwrap_or(false) {
         return Ok(empty());
     }
     Err(ApiError::runtime(format!("processes of terminal {id} are still there after SIGKILL")))
@@ -193,7 +195,7 @@ pub fn attach(daemon: Rc<Daemon>, id: &str, request: Request<Incoming>, query: &
 
 fn number(query: &Query, name: &str) -> Result<Option<u64>> {
     let parse = |text: &str| {
-        text.parse().map_err(|_| ApiError::body(format!("{name}: {text:?} is not a number of bytes from 0 on")))
+        text.parse().map_err(|_| ApiError::body(format!("{name}: {text:?} is not a whole number from 0 on")))
     };
     query.get(name).filter(|text| !text.is_empty()).map(parse).transpose()
 }

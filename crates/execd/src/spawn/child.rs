@@ -61,8 +61,14 @@ pub extern "C" fn main(context: *mut c_void) -> c_int {
 /// Returns only when something failed.
 fn run(context: &Context) -> (Step, c_int) {
     reset_signals();
-    // SAFETY: changes this process alone; a session leads its group too.
-    if unsafe { if context.terminal { libc::setsid() } else { libc::setpgid(0, 0) } } < 0 {
+    let led = if context.terminal {
+        // SAFETY: changes this process alone; a session leads its group too.
+        unsafe { libc::setsid() }
+    } else {
+        // SAFETY: changes this process alone.
+        unsafe { libc::setpgid(0, 0) }
+    };
+    if led < 0 {
         return (Step::Group, errno());
     }
     raise_oom_score();

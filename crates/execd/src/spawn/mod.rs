@@ -5,8 +5,8 @@
 //! calling thread until it has exec'd or failed (`CLONE_VM | CLONE_VFORK`): no page table is copied, and
 //! an error comes back through that memory. The child allocates nothing, takes no lock and logs nothing.
 //!
-//! What a child gets: its own process group (or session, with a terminal), default signal handlers, an empty signal mask, the three
-//! standard descriptors and at most one more, a higher OOM score than execd, and its identity set last.
+//! What a child gets: its own process group (or session, with a terminal), default signal handlers, an empty signal
+//! mask, the three standard descriptors and at most one more, a higher OOM score than execd, and its identity set last.
 
 #![allow(unsafe_code, reason = "clone, exec, inherited descriptors and the heap's trim have no safe interface")]
 

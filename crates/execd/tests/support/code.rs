@@ -23,7 +23,7 @@ pub fn daemon_with(variables: &[(&str, &str)]) -> Daemon {
     })
 }
 
-/// The events of one run, and whether they came in the published order.
+/// The events of one run.
 pub struct Ran {
     pub events: Vec<Value>,
 }

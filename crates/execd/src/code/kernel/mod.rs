@@ -21,13 +21,12 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use protocol::execd::output::StreamName;
 use serde_json::json;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::unix::pipe::Receiver as Pipe;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, interval, sleep, sleep_until, timeout};
 
 use super::child::Child;
 use super::language::environment;
@@ -43,8 +42,10 @@ use crate::spawn::{Extra, Stdio};
 use zmtp::Kind;
 
 /// Messages of a kernel that wait for the context. A kernel drops what it publishes while nobody reads, so this is
-/// longer than for drivers.
-const DEPTH: usize = 256;
+/// longer than for drivers; each may be as large as a frame.
+const DEPTH: usize = 16;
+/// Pieces of what a kernel's process prints that wait.
+const PRINTED_DEPTH: usize = 2;
 /// Between two attempts to connect, and two questions whether it is ready.
 const TRY_EVERY: Duration = Duration::from_millis(100);
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -53,6 +54,9 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 /// Bytes of the last words of a kernel's process.
 const MAX_LAST_WORDS: usize = 2000;
 
+/// A message, or why nothing more can be read from that connection.
+type Said = Result<Message, String>;
+
 /// A living kernel, or one whose last words are still read.
 pub struct Kernel {
     child: Child,
@@ -60,10 +64,12 @@ pub struct Kernel {
     shell: mpsc::Sender<Vec<u8>>,
     /// Where interrupts go; `None` where a signal does it.
     control: Option<mpsc::Sender<Vec<u8>>>,
-    answers: mpsc::Receiver<Message>,
-    published: mpsc::Receiver<Message>,
-    printed: mpsc::Receiver<(StreamName, bytes::Bytes)>,
+    answers: mpsc::Receiver<Said>,
+    published: mpsc::Receiver<Said>,
+    printed: mpsc::Receiver<bytes::Bytes>,
     last_words: Vec<u8>,
+    /// What it said that cannot be taken; it is killed for that.
+    broken: Option<String>,
     turn: Turn,
     is_fresh: bool,
     drain_until: Option<Instant>,
@@ -130,6 +136,7 @@ impl Kernel {
             published,
             printed,
             last_words,
+            broken: None,
             turn,
             is_fresh: true,
             drain_until: None,
@@ -144,23 +151,20 @@ impl Kernel {
     /// Asks until it both answers and publishes: a subscription reaches it when it pleases. False when it ends.
     async fn is_ready(&mut self) -> bool {
         let (mut has_answered, mut has_published) = (false, false);
+        let mut questions = interval(ASK_EVERY); // the first at once
         while !(has_answered && has_published) {
-            self.request("kernel_info_request", &json!({})).await;
-            let next_question = Instant::now() + ASK_EVERY;
-            while !(has_answered && has_published) {
-                tokio::select! {
-                    answer = self.answers.recv() => match answer {
-                        Some(_) => has_answered = true,
-                        None => return false,
-                    },
-                    published = self.published.recv() => match published {
-                        Some(_) => has_published = true,
-                        None => return false,
-                    },
-                    Some((_, text)) = self.printed.recv() => keep_last(&mut self.last_words, &text),
-                    () = self.child.wait() => return false,
-                    () = sleep_until(next_question) => break,
-                }
+            tokio::select! {
+                _ = questions.tick() => drop(self.request("kernel_info_request", &json!({})).await),
+                answer = self.answers.recv() => match answer {
+                    Some(_) => has_answered = true,
+                    None => return false,
+                },
+                published = self.published.recv() => match published {
+                    Some(_) => has_published = true,
+                    None => return false,
+                },
+                Some(text) = self.printed.recv() => keep_last(&mut self.last_words, &text),
+                () = self.child.wait() => return false,
             }
         }
         true
@@ -216,7 +220,7 @@ impl Kernel {
                 biased;
                 Some(message) = self.published.recv() => message,
                 Some(message) = self.answers.recv() => message,
-                Some((_, text)) = self.printed.recv() => {
+                Some(text) = self.printed.recv() => {
                     keep_last(&mut self.last_words, &text);
                     continue;
                 }
@@ -226,28 +230,39 @@ impl Kernel {
                     continue;
                 }
                 () = sleep_until(drain_until.unwrap_or_else(Instant::now)), if drain_until.is_some() => {
-                    return Happening::Died(told(self.child.last_words(), &self.last_words));
+                    return Happening::Died(self.end_words());
                 }
-                else => return Happening::Died(told(self.child.last_words(), &self.last_words)),
+                else => return Happening::Died(self.end_words()),
             };
-            if let Some(happening) = self.turn.take(message) {
-                return happening;
+            match message {
+                Ok(message) => {
+                    if let Some(happening) = self.turn.take(message) {
+                        return happening;
+                    }
+                }
+                Err(why) => {
+                    self.broken.get_or_insert(why);
+                    self.child.kill();
+                }
             }
+        }
+    }
+
+    /// How it ended, to follow its name.
+    fn end_words(&self) -> String {
+        match &self.broken {
+            Some(why) => format!("was ended: {why}"),
+            None => told(self.child.last_words(), &self.last_words),
         }
     }
 }
 
 /// Ends a kernel that cannot be used, and says why.
-async fn failure(
-    child: Child,
-    mut printed: mpsc::Receiver<(StreamName, bytes::Bytes)>,
-    last: &mut Vec<u8>,
-    why: String,
-) -> String {
+async fn failure(child: Child, mut printed: mpsc::Receiver<bytes::Bytes>, last: &mut Vec<u8>, why: String) -> String {
     let why = if why.is_empty() { format!("{} before it was ready", child.last_words()) } else { why };
     child.end().await;
     let rest = async {
-        while let Some((_, text)) = printed.recv().await {
+        while let Some(text) = printed.recv().await {
             keep_last(last, &text);
         }
     };
@@ -269,19 +284,10 @@ fn keep_last(words: &mut Vec<u8>, text: &[u8]) {
 }
 
 /// What the process itself prints.
-fn printed_by(stdout: Pipe, stderr: Pipe) -> mpsc::Receiver<(StreamName, bytes::Bytes)> {
-    let (sender, printed) = mpsc::channel(2);
-    for (name, pipe) in [(StreamName::Stdout, stdout), (StreamName::Stderr, stderr)] {
-        let (pieces, mut read) = mpsc::channel(1);
-        tokio::task::spawn_local(read_pipe(pipe, pieces));
-        let sender = sender.clone();
-        tokio::task::spawn_local(async move {
-            while let Some(piece) = read.recv().await {
-                if sender.send((name, piece)).await.is_err() {
-                    return;
-                }
-            }
-        });
+fn printed_by(stdout: Pipe, stderr: Pipe) -> mpsc::Receiver<bytes::Bytes> {
+    let (sender, printed) = mpsc::channel(PRINTED_DEPTH);
+    for pipe in [stdout, stderr] {
+        tokio::task::spawn_local(read_pipe(pipe, sender.clone()));
     }
     printed
 }
@@ -291,7 +297,7 @@ async fn connect(
     port: u16,
     kind: Kind,
     session: &Rc<Session>,
-) -> io::Result<(mpsc::Sender<Vec<u8>>, mpsc::Receiver<Message>)> {
+) -> io::Result<(mpsc::Sender<Vec<u8>>, mpsc::Receiver<Said>)> {
     let mut stream = loop {
         match TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
             Ok(stream) => break stream,
@@ -310,16 +316,23 @@ async fn connect(
                 return;
             }
         }
-        std::future::pending::<()>().await // closing our half would end the reader's, too
+        writer.forget(); // dropping it would close our half, and with that end the reader's, too
     });
     let session = Rc::clone(session);
     tokio::task::spawn_local(async move {
         let mut reader = BufReader::new(reader);
-        while let Ok(parts) = zmtp::read(&mut reader).await {
-            // Nobody but the kernel knows the key; others are not listened to.
-            if let Some(message) = session.read(&parts)
-                && sender.send(message).await.is_err()
-            {
+        loop {
+            let message = match zmtp::read(&mut reader).await {
+                // Nobody but the kernel knows the key; others are not listened to.
+                Ok(parts) => match session.read(&parts) {
+                    Some(message) => Ok(message),
+                    None => continue,
+                },
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(error.to_string()),
+                Err(_) => return, // the end of its process tells
+            };
+            let is_end = message.is_err();
+            if sender.send(message).await.is_err() || is_end {
                 return;
             }
         }

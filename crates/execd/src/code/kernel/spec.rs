@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -63,7 +64,7 @@ impl Spec {
             let others: String = others.iter().map(|name| format!(", {name}")).collect();
             unsupported(format!(
                 "language: {language:?} is not supported here: it has no driver and this sandbox's image has no \
-                 Jupyter kernel for it; there are python, javascript, typescript, bash, sql{others}"
+                 Jupyter kernel for it; execd has drivers for python, javascript, typescript, bash, sql{others}"
             ))
         })
     }
@@ -99,8 +100,9 @@ fn installed(directory: &Path) -> Vec<Spec> {
 
 fn read(directory: PathBuf) -> Option<Spec> {
     let mut bytes = Vec::new();
-    let file =
-        File::open(directory.join("kernel.json")).ok().filter(|file| file.metadata().is_ok_and(|m| m.is_file()))?;
+    // Without O_NONBLOCK a pipe of that name would hold the worker.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(directory.join("kernel.json")).ok()?;
+    let file = file.metadata().is_ok_and(|metadata| metadata.is_file()).then_some(file)?;
     file.take(MAX_SPEC_BYTES).read_to_end(&mut bytes).ok()?;
     let spec: Spec = serde_json::from_slice(&bytes).ok()?;
     (!spec.argv.is_empty() && !spec.language.is_empty()).then_some(Spec { directory, ..spec })

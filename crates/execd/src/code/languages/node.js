@@ -21,6 +21,8 @@ const { Worker } = require('worker_threads');
 
 // Characters of one answer's forms; a larger form is left out and named.
 const MAX_FORM = 8 * 1024 * 1024;
+// Bytes of a line: more are not read (`lines.rs`).
+const MAX_LINE = 24 * 1024 * 1024;
 const DISPLAY = Symbol.for('Jupyter.display');
 const INTERRUPT = Symbol.for('osb.interrupt');
 const TAKE = Symbol.for('osb.take');
@@ -147,13 +149,25 @@ function terminateJobs(number) {
     for (;;);
 }
 
+/** A string without halves of surrogate pairs, which are no JSON. */
+const wellFormed = (_, value) => (typeof value === 'string' ? Buffer.from(value).toString() : value);
+
+/** A line as execd takes it. */
+function lineOf(message) {
+    const line = Buffer.from(JSON.stringify(message, wellFormed) + '\n');
+    if (line.length <= MAX_LINE) return line;
+    const value = `an answer of ${line.length} bytes is too large: at most ${MAX_LINE} are sent`;
+    return Buffer.from(JSON.stringify({ kind: 'error', name: 'RangeError', value, traceback: [value] }) + '\n');
+}
+
 /** Answers, behind what was printed before. */
 function send(message) {
     whole(() => {
+        const line = lineOf(message);
         const marked = Buffer.from(mark);
         writeAll(1, marked);
         writeAll(2, marked);
-        writeAll(3, Buffer.from(JSON.stringify(message) + '\n'));
+        writeAll(3, line);
     });
 }
 

@@ -259,7 +259,7 @@ class Context:
             lines = ["%s: %s\n" % (name, value)]
         lines = "".join(lines).splitlines()
         del frames
-        self.talk.send("error", name=name, value=value, traceback=lines)
+        self.talk.fail(name, value, lines)
 
 
 def prepare():

@@ -317,7 +317,7 @@ for _cell in cells(TALK):
     except KeyboardInterrupt:
         TALK.send("error", name="KeyboardInterrupt", value="interrupted", traceback=["interrupted"])
     except Failure as failure:
-        TALK.send("error", name=failure.name, value=str(failure), traceback=["%s: %s" % (failure.name, failure)])
+        TALK.fail(failure.name, str(failure), ["%s: %s" % (failure.name, failure)])
     except Exception as failure:
-        TALK.send("error", name=type(failure).__name__, value=str(failure), traceback=[repr(failure)])
+        TALK.fail(type(failure).__name__, str(failure), [repr(failure)])
     TALK.send("end")

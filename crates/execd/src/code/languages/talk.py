@@ -6,10 +6,40 @@ mark goes to both standard streams, so that execd knows what was written before 
 
 import builtins
 import json
+import math
 import os
 import sys
 import _signal
 import _thread
+
+
+# Bytes of a line: more are not read (`lines.rs`).
+MAX_LINE_BYTES = 24 * 1024 * 1024
+# Characters of an error's words, and of its traceback.
+MAX_WORDS = 1024 * 1024
+
+
+def finite(value):
+    """The value with null where JSON has no number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(one) for one in value]
+    return value
+
+
+def encoded_line(fields):
+    """A line as execd takes it: strict JSON, no half of a surrogate pair, not too long."""
+    try:
+        text = json.dumps(fields, default=str, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        text = json.dumps(finite(fields), default=str, ensure_ascii=False, allow_nan=False)
+    line = text.encode("utf-8", "replace") + b"\n"
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError("an answer of %d bytes is too large: at most %d are sent" % (len(line), MAX_LINE_BYTES))
+    return line
 
 
 class Talk:
@@ -37,7 +67,7 @@ class Talk:
         if os.getpid() != self.pid:
             return  # a forked child has nobody to talk with
         fields["kind"] = kind
-        line = json.dumps(fields, default=str).encode("ascii") + b"\n"
+        line = encoded_line(fields)
         is_main = _thread.get_ident() == self.main
         if is_main:
             self.sending += 1
@@ -54,6 +84,11 @@ class Talk:
             self.interrupted = False
             if self.running:
                 raise KeyboardInterrupt
+
+    def fail(self, name, value, lines):
+        """Says that a cell failed, in words that always fit."""
+        text = "\n".join(lines)[-MAX_WORDS:]
+        self.send("error", name=name, value=value[:MAX_WORDS], traceback=text.split("\n"))
 
     def flush(self):
         for text in {id(one): one for one in (sys.stdout, sys.stderr, *self.texts)}.values():

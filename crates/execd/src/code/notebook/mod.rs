@@ -13,7 +13,7 @@ use http::Method;
 use serde_json::{Value, json};
 use tokio::io::{BufReader, split};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, interval, sleep};
 
 use super::kernel::{Message, Session, Turn, execute};
 use super::lines::Line;
@@ -75,6 +75,8 @@ pub struct Notebook {
     incoming: mpsc::Receiver<Value>,
     turn: Turn,
     is_fresh: bool,
+    /// Its session was deleted.
+    is_over: bool,
 }
 
 impl Notebook {
@@ -105,6 +107,7 @@ impl Notebook {
             incoming,
             turn: Turn::default(),
             is_fresh: true,
+            is_over: false,
         };
         let path = format!("/api/kernels/{}/channels?session_id={}", notebook.kernel_id, notebook.session.id());
         let opened = notebook.origin.open(&path).await.map_err(failed);
@@ -137,18 +140,15 @@ impl Notebook {
 
     async fn until_ready(&mut self) -> std::result::Result<(), String> {
         let (mut has_answered, mut has_published) = (false, false);
+        let mut questions = interval(ASK_EVERY); // the first at once
         while !(has_answered && has_published) {
-            self.request("kernel_info_request", &json!({})).await;
-            let next_question = Instant::now() + ASK_EVERY;
-            while !(has_answered && has_published) {
-                tokio::select! {
-                    message = self.incoming.recv() => match message {
-                        None => return Err("cannot be used: the Jupyter server closed its channels".into()),
-                        Some(message) if message["channel"] == "shell" => has_answered = true,
-                        Some(message) => has_published |= message["channel"] == "iopub",
-                    },
-                    () = sleep_until(next_question) => break,
-                }
+            tokio::select! {
+                _ = questions.tick() => drop(self.request("kernel_info_request", &json!({})).await),
+                message = self.incoming.recv() => match message {
+                    None => return Err("cannot be used: the Jupyter server closed its channels".into()),
+                    Some(message) if message["channel"] == "shell" => has_answered = true,
+                    Some(message) => has_published |= message["channel"] == "iopub",
+                },
             }
         }
         Ok(())
@@ -190,17 +190,21 @@ impl Notebook {
     }
 
     /// Ends the session with its kernel, and waits for that.
-    pub async fn end(self) {
+    pub async fn end(mut self) {
         let path = format!("/api/sessions/{}", self.session_id);
         let limit = Instant::now() + END_LIMIT;
         loop {
             match self.origin.ask(Method::DELETE, &path, None).await {
-                Ok(_) | Err(Failure::Missing(_) | Failure::Unreachable(_)) => return,
+                Ok(_) | Err(Failure::Missing(_) | Failure::Unreachable(_)) => break,
                 // A server that is restarting the session's kernel fails to delete it.
                 Err(Failure::Refused(_)) if Instant::now() < limit => sleep(TRY_EVERY).await,
-                Err(failure) => return eprintln!("execd: {}", failure.text()),
+                Err(failure) => {
+                    eprintln!("execd: {}", failure.text());
+                    break;
+                }
             }
         }
+        self.is_over = true;
     }
 
     /// The next thing that happens. It may be given up at any time: nothing is lost then.
@@ -223,6 +227,15 @@ impl Notebook {
             if let Some(happening) = self.turn.take(message) {
                 return happening;
             }
+        }
+    }
+}
+
+impl Drop for Notebook {
+    /// Where its start was given up, its session goes all the same.
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.kill();
         }
     }
 }
