@@ -140,9 +140,9 @@ def test_takeover_viewers_and_conflict(execd):
 
 
 def test_ex_026_deleted_sessions_tell_their_clients_and_are_gone(execd):
-    session = create(execd, command="setsid sleep 4242 & sleep 4242")
+    session = create(execd, command="setsid sleep 4242 & until pgrep -f 'sleep 424[2]'; do sleep 0.01; done; echo u''p; sleep 4242")
     with Terminal(execd, session) as terminal:
-        terminal.until(lambda: terminal.texts)
+        terminal.until(lambda: b"up\r\n" in terminal.out)
         assert execd.delete(f"/pty/{session}").status_code == 200
         assert terminal.until_close().code == 1001
     left = execd.post("/command", json={"command": "pgrep -f 'sleep 424[2]'"}).text

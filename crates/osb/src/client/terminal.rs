@@ -7,17 +7,19 @@ use protocol::execd::pty::{CreateTerminal, CreatedTerminal, TerminalStatus};
 use reqwest::header::{CONNECTION, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE};
 use reqwest::{Method, StatusCode, Upgraded};
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::protocol::Role;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use super::execd::Execd;
 use super::sandboxes::with_query;
 use super::{Patience, chain, segment};
 use crate::failure::Failure;
 
-/// Longest wait for the end of a terminal: the daemon kills its tree for up to 5 s.
+/// Longest wait for the end of a terminal: the daemon kills its tree for up to 10 s.
 const END_PATIENCE: Duration = Duration::from_secs(15);
 /// Longest wait for an upgrade: a server that is frozen must not hold somebody who wants to leave.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
+/// Largest message of the daemon, in bytes: a replay is at most 1 MiB.
+const MAX_MESSAGE_BYTES: usize = 2 * 1024 * 1024;
 
 /// A connection to a terminal.
 pub type Socket = WebSocketStream<Upgraded>;
@@ -68,6 +70,8 @@ impl Execd {
         }
         let upgraded = answer.upgrade().await;
         let upgraded = upgraded.map_err(|error| Failure::new("CONNECTION_FAILED", chain(&error)))?;
-        Ok(WebSocketStream::from_raw_socket(upgraded, Role::Client, None).await)
+        let bounds = WebSocketConfig::default();
+        let bounds = bounds.max_message_size(Some(MAX_MESSAGE_BYTES)).max_frame_size(Some(MAX_MESSAGE_BYTES));
+        Ok(WebSocketStream::from_raw_socket(upgraded, Role::Client, Some(bounds)).await)
     }
 }

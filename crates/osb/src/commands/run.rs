@@ -175,20 +175,33 @@ async fn command_in(
 async fn terminal_in(ctx: &Context, args: &RunArgs, execd: &Execd, signals: &mut Signals) -> Result<End, Failure> {
     let body = CreateTerminal { cwd: args.cwd.clone(), command: Some(shell::exec_words(&args.argv)) };
     let id = execd.create_terminal(&body).await?;
-    let terms = Terms { tty: args.tty, input: args.interactive, may_detach: false, reconnect: Some(RECONNECT_TIMEOUT) };
+    let terms = Terms {
+        tty: args.tty,
+        input: args.interactive,
+        may_detach: false,
+        reconnect: Some(RECONNECT_TIMEOUT),
+        was_there: false,
+    };
     let used = shell::use_terminal(execd, &id, 0, &terms, signals, &ctx.printer);
     let Limit::After(limit) = args.timeout else {
         return Ok(used.await?.unwrap_or_default());
     };
     match tokio::time::timeout(limit, used).await {
         Ok(end) => Ok(end?.unwrap_or_default()),
-        // The sandbox is removed next, and the command with it.
-        Err(_) => Ok(End {
-            exit: 128 + 9,
-            signal: Some(9),
-            message: Some(format!("the time limit of {limit:?} was reached")),
-            ..End::default()
-        }),
+        Err(_) => {
+            // Without --keep the sandbox is removed next, and the command with it.
+            if args.keep
+                && let Err(failure) = execd.end_terminal(&id).await
+            {
+                ctx.printer.note(&format!("osb: terminal {id} could not be removed: {failure}"));
+            }
+            Ok(End {
+                exit: 128 + 9,
+                signal: Some(9),
+                message: Some(format!("the time limit of {limit:?} was reached")),
+                ..End::default()
+            })
+        }
     }
 }
 

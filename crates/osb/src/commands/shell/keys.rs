@@ -5,6 +5,8 @@ use tokio::sync::mpsc;
 
 /// Bytes of input that are sent at once.
 const PIECE_BYTES: usize = 16 * 1024;
+/// Bytes that wait here while the connection takes none; a wish to leave is still seen behind them.
+const HELD_BYTES: usize = 64 * 1024;
 
 /// A wish to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,29 +22,38 @@ pub async fn read(pieces: mpsc::Sender<Vec<u8>>, leave: mpsc::Sender<Leave>, raw
     let mut stdin = tokio::io::stdin();
     let mut buffer = vec![0; PIECE_BYTES];
     let mut keys = Keys { state: State::LineStart, may_detach };
+    let mut held = Vec::new();
     loop {
-        let length = match stdin.read(&mut buffer).await {
-            Ok(0) | Err(_) => break,
-            Ok(length) => length,
+        let length = tokio::select! {
+            room = pieces.reserve(), if !held.is_empty() => match room {
+                Ok(room) => {
+                    room.send(std::mem::take(&mut held));
+                    continue;
+                }
+                Err(_) => return,
+            },
+            read = stdin.read(&mut buffer), if held.len() < HELD_BYTES => match read {
+                Ok(0) | Err(_) => break,
+                Ok(length) => length,
+            },
         };
-        let mut piece = Vec::with_capacity(length + 1);
         let wish = if raw {
-            keys.feed(&buffer[..length], &mut piece)
+            keys.feed(&buffer[..length], &mut held)
         } else {
-            piece.extend_from_slice(&buffer[..length]);
+            held.extend_from_slice(&buffer[..length]);
             None
         };
         if let Some(wish) = wish {
+            let _ = pieces.try_send(held); // what was typed before it, where there is room
             let _ = leave.send(wish).await; // else this side is ending already
-            return;
-        }
-        // A full queue must not hide a wish to leave, but only a frozen sandbox fills it: keys are few.
-        if !piece.is_empty() && pieces.send(piece).await.is_err() {
             return;
         }
     }
     if raw {
-        let _ = leave.send(Leave::End).await; // as above
+        let _ = pieces.try_send(held); // as above
+        let _ = leave.send(Leave::End).await;
+    } else if !held.is_empty() {
+        let _ = pieces.send(held).await; // else nobody takes input any more
     }
 }
 

@@ -28,6 +28,8 @@ const SILENCE: Duration = Duration::from_secs(50);
 /// First pause between two attempts to connect again; each is twice as long, up to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(3);
+/// For how long a connection that takes nothing is still read: it may tell why.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Code of the failure when another client has the terminal now.
 pub const TAKEN_OVER: &str = error_code::TAKEN_OVER;
 
@@ -115,6 +117,7 @@ impl<'a> Link<'a> {
                             format!("the connection broke ({why}); how much of the input arrived is not known");
                         return Err(Failure::new("STREAM_BROKEN", message));
                     }
+                    sleep(FIRST_PAUSE).await; // a server that accepts and closes is not asked without end
                     socket = self.connect_again(&why).await?;
                 }
             }
@@ -188,7 +191,7 @@ impl<'a> Link<'a> {
         let ended = tokio::select! {
             ended = &mut incoming => ended,
             // What has come already is read to its end: it may tell why.
-            why = outgoing => match timeout(FIRST_PAUSE, incoming).await {
+            why = outgoing => match timeout(LAST_WORDS, incoming).await {
                 Ok(ended) => ended,
                 Err(_) => Ok(Drop::Lost(why)),
             },
@@ -222,7 +225,8 @@ impl<'a> Link<'a> {
             }
             if !is_told {
                 is_told = true;
-                self.note(&format!("the connection broke ({why}); trying to take it up again, Enter ~ . gives up"));
+                let keys = if self.terms.tty && self.terms.input { ", Enter ~ . gives up" } else { "" };
+                self.note(&format!("the connection broke ({why}); trying to take it up again{keys}"));
             }
             sleep(pause).await;
             pause = (pause * 2).min(LAST_PAUSE);
@@ -263,12 +267,10 @@ impl Shown<'_> {
     async fn show(&mut self, frame: &[u8]) -> Result<(), Failure> {
         match frame.split_first() {
             Some((&STDOUT, bytes)) => {
-                write(self.out, bytes).await?;
-                *self.at += bytes.len() as u64;
+                write(self.out, bytes, self.at).await?;
             }
             Some((&STDERR, bytes)) => {
-                write(self.err, bytes).await?;
-                *self.at += bytes.len() as u64;
+                write(self.err, bytes, self.at).await?;
             }
             Some((&REPLAY, _)) if frame.len() >= REPLAY_HEAD_BYTES => {
                 let (head, bytes) = frame.split_at(REPLAY_HEAD_BYTES);
@@ -278,8 +280,8 @@ impl Shown<'_> {
                     note(self.printer, self.tty, &format!("{lost} bytes of output came too fast and are not shown"));
                 }
                 let known = usize::try_from(self.at.saturating_sub(offset)).unwrap_or(usize::MAX);
-                write(self.out, bytes.get(known..).unwrap_or_default()).await?;
-                *self.at = (*self.at).max(offset + bytes.len() as u64);
+                *self.at = (*self.at).max(offset);
+                write(self.out, bytes.get(known..).unwrap_or_default(), self.at).await?;
             }
             _ => {} // of a daemon that knows more
         }
@@ -303,9 +305,17 @@ impl Shown<'_> {
     }
 }
 
-async fn write(output: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result<(), Failure> {
+/// Writes; `at` moves with each byte that was taken, also when this is dropped on its way.
+async fn write(output: &mut (impl AsyncWrite + Unpin), mut bytes: &[u8], at: &mut u64) -> Result<(), Failure> {
     let written = async {
-        output.write_all(bytes).await?;
+        while !bytes.is_empty() {
+            let taken = output.write(bytes).await?;
+            if taken == 0 {
+                return Err(std::io::ErrorKind::WriteZero.into());
+            }
+            *at = at.saturating_add(taken as u64);
+            bytes = &bytes[taken..];
+        }
         output.flush().await
     };
     written.await.map_err(|error| output_failure(&error))

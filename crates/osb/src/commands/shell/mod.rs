@@ -52,7 +52,7 @@ pub struct ShellArgs {
     /// Come back to a terminal that was left running, taking it over from whoever holds it
     #[arg(long, value_name = "TERMINAL", conflicts_with_all = ["cwd", "command"])]
     attach: Option<String>,
-    /// How long to try to take up a dropped connection, for example 30 or 10m; 0 not at all
+    /// How long to try to take up a dropped connection, for example 30 or 10m; 0 tries once, none without end
     #[arg(long, value_name = "DURATION", value_parser = units::parse_limit, default_value = "1m")]
     reconnect: Limit,
     /// What to run in place of an interactive shell
@@ -70,6 +70,8 @@ pub struct Terms {
     pub may_detach: bool,
     /// How long a dropped connection is taken up again; `None` for ever.
     pub reconnect: Option<Duration>,
+    /// It was there before: where it cannot be used, it stays.
+    pub was_there: bool,
 }
 
 /// Runs `osb shell`.
@@ -105,7 +107,7 @@ async fn in_sandbox(ctx: &Context, args: &ShellArgs) -> Outcome {
         Limit::None => None,
         Limit::After(time) => Some(time),
     };
-    let terms = Terms { tty, input: true, may_detach: true, reconnect };
+    let terms = Terms { tty, input: true, may_detach: true, reconnect, was_there: args.attach.is_some() };
     match use_terminal(&execd, &id, since, &terms, &mut signals, &ctx.printer).await? {
         Some(end) => exec::report(&ctx.printer, &args.id, &end, &Captured::default()),
         None => {
@@ -145,8 +147,8 @@ pub fn exec_words(words: &[String]) -> String {
     format!("exec {}", quoted.collect::<Vec<_>>().join(" "))
 }
 
-/// Uses a terminal until its shell ends, or this side does; `None` when it was left running. In every other case it
-/// is removed.
+/// Uses a terminal until its shell ends, or this side does; `None` when it was left running. In other cases it is
+/// removed, unless another client has it now or it was there before and could not be used.
 ///
 /// # Errors
 /// The connection cannot be made, or is lost for good; the output cannot be written.
@@ -158,12 +160,12 @@ pub async fn use_terminal(
     signals: &mut Signals,
     printer: &Printer,
 ) -> Result<Option<End>, Failure> {
-    let outcome = attached(execd, id, since, terms, signals, printer).await;
+    let outcome = async { attached(&mut Link::new(execd, id, since, terms, printer)?, terms, signals).await }.await;
     if let Ok(None) = outcome {
         return outcome;
     }
-    let is_taken = outcome.as_ref().is_err_and(|failure| failure.code == link::TAKEN_OVER);
-    if !is_taken && let Err(failure) = execd.end_terminal(id).await {
+    let stays = outcome.as_ref().is_err_and(|failure| terms.was_there || failure.code == link::TAKEN_OVER);
+    if !stays && let Err(failure) = execd.end_terminal(id).await {
         // Where the connection is lost that was said already, and the idle limit ends it.
         if outcome.is_ok() && failure.status != Some(404) {
             printer.note(&format!("osb: terminal {id} could not be removed: {failure}"));
@@ -172,18 +174,14 @@ pub async fn use_terminal(
     outcome
 }
 
-async fn attached(
-    execd: &Execd,
-    id: &str,
-    since: u64,
-    terms: &Terms,
-    signals: &mut Signals,
-    printer: &Printer,
-) -> Result<Option<End>, Failure> {
+async fn attached(link: &mut Link<'_>, terms: &Terms, signals: &mut Signals) -> Result<Option<End>, Failure> {
     let (sender, input) = mpsc::channel(INPUT_PIECES);
     let (leave, mut left) = mpsc::channel(1);
-    let mut link = Link::new(execd, id, since, terms, printer)?;
-    let socket = link.connect().await?;
+    let by_signal = |signal| End { exit: 128 + signal, signal: Some(signal), ..End::default() };
+    let socket = tokio::select! {
+        socket = link.connect() => socket?,
+        signal = signals.next() => return Ok(Some(by_signal(signal))),
+    };
     let raw = if terms.tty && terms.input { Some(tty::Raw::enter()?) } else { None };
     if terms.input {
         tokio::spawn(keys::read(sender, leave, raw.is_some(), terms.may_detach));
@@ -208,7 +206,7 @@ async fn attached(
             message: Some("the terminal was ended".into()),
             ..End::default()
         }),
-        Ending::Signal(signal) => Some(End { exit: 128 + signal, signal: Some(signal), ..End::default() }),
+        Ending::Signal(signal) => Some(by_signal(signal)),
     })
 }
 
