@@ -29,7 +29,7 @@ const MAX_PATH_BYTES: usize = 4095;
 pub const ALLOWED_SOURCES: &[&str] = &["/workspace", "/mnt", "/media", "/data"];
 /// Places that a session has of its own and no mount may cover.
 const OWN_PLACES: &[&str] = &["/proc", "/sys", "/dev"];
-/// First id that means "nobody" to the kernel.
+/// Largest id; the one above it means "no id" to the kernel.
 const MAX_ID: u32 = u32::MAX - 1;
 
 /// Identifier of a session: a lower-case UUID, never reused.
@@ -168,7 +168,7 @@ pub struct Means {
 pub trait Isolated: Send + Sync {
     /// What can be done here.
     fn means(&self) -> Means;
-    /// Makes a session; returns when its execd answers. A failure leaves nothing behind.
+    /// Makes a session; returns when its execd answers. A failure leaves nothing behind but directories it made in the sandbox for mounts.
     fn start<'a>(&'a self, start: Start<'a>) -> BoxFuture<'a, Result<(), RuntimeError>>;
     /// Ends a session and removes everything of it; unknown ones succeed.
     fn end<'a>(&'a self, sandbox: &'a SandboxId, id: &'a SessionId) -> BoxFuture<'a, Result<(), RuntimeError>>;

@@ -162,16 +162,15 @@ impl NativeRuntime {
         }
         let request = Request::Create(Box::new(plan));
         let deadline = start_deadline + CREATE_MARGIN;
-        let mut answer = self.client.ask(&request, &fds, deadline).await;
-        for _ in 0..UNDONE_ATTEMPTS {
-            match &answer {
-                Err(failure) if failure.kind == Kind::NotFound => {
-                    answer = self.client.ask(&request, &fds, deadline).await;
-                }
-                _ => break,
+        let until = Instant::now() + deadline;
+        let mut attempts = 0;
+        let answer = loop {
+            match self.client.ask(&request, &fds, until.saturating_duration_since(Instant::now())).await {
+                Err(failure) if failure.kind == Kind::NotFound && attempts < UNDONE_ATTEMPTS => attempts += 1,
+                answer => break answer?.0,
             }
-        }
-        match answer?.0 {
+        };
+        match answer {
             Reply::Created { receipt } => Ok(Created { receipt: *receipt }),
             other => Err(unexpected(&other).into()),
         }

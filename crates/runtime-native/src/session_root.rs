@@ -88,7 +88,8 @@ pub fn enter(shape: &Shape<'_>) -> Result<Vec<Sides>> {
                 real.display()
             )));
         }
-        let is_directory = rustix::fs::fstat(&target).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFDIR);
+        let stat = rustix::fs::fstat(&target).op(format!("look at {}", bind.source))?;
+        let is_directory = stat.st_mode & libc::S_IFMT == libc::S_IFDIR;
         let mount = copy(&target)?;
         let mount = if bind.read_only { read_only(mount)? } else { mount };
         let place = if bind.dest == bind.source { relative(&real) } else { relative(Path::new(&bind.dest)) };
@@ -130,8 +131,9 @@ pub fn protect() -> Result<()> {
 pub fn remove(id: &SessionId) -> Result<()> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).op("make mounts private")?;
     let area = open_area()?;
-    let path = format!("/proc/self/fd/{}/{id}", area.as_raw_fd());
-    match fs::remove_dir_all(path) {
+    // Not by way of /proc/self: this process is not in the PID namespace whose /proc it sees.
+    rustix::process::fchdir(&area).op("enter the sessions' directory")?;
+    match fs::remove_dir_all(id.as_str()) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).op("remove what the session wrote"),
         _ => Ok(()),
     }
@@ -283,8 +285,9 @@ fn place(root: &OwnedFd, one: &Prepared) -> Result<OwnedFd> {
             if let Some(parent) = one.place.parent().filter(|parent| !parent.as_os_str().is_empty()) {
                 directory(root, parent)?;
             }
-            let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            rustix::fs::openat(root, &one.place, flags, Mode::from_raw_mode(0o644))
+            let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+            let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+            rustix::fs::openat2(root, &one.place, flags, Mode::from_raw_mode(0o644), within)
                 .op(format!("make /{}", one.place.display()))?;
             open_beneath(root, &one.place, OFlags::PATH).op(format!("open /{}", one.place.display()))
         }

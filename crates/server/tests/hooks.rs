@@ -3,11 +3,11 @@
 mod common;
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use common::execd::Socket;
 use common::{Server, id, token};
 use http::{Method, Request, Response};
 use http_body_util::Full;
@@ -16,8 +16,6 @@ use hyper_util::rt::TokioIo;
 use lifecycle::fake::FakeRuntime;
 use lifecycle::runtime::{Observed, Runtime as _};
 use serde_json::{Value, json};
-use tokio::net::UnixListener;
-use tokio::task::JoinHandle;
 
 /// What the stand-in for execd does with a request.
 enum Does {
@@ -38,38 +36,24 @@ type Asked = (String, String, Observed);
 
 struct Execd {
     asked: Arc<Mutex<Vec<Asked>>>,
-    task: JoinHandle<()>,
-    path: PathBuf,
-}
-
-impl Drop for Execd {
-    fn drop(&mut self) {
-        self.task.abort();
-        let _ = std::fs::remove_file(&self.path);
-    }
+    _socket: Socket,
 }
 
 impl Execd {
     /// Answers the sandbox's hooks one after the other; when nothing is left to do, it succeeds.
     fn serve(server: &Server, sandbox: &str, does: impl IntoIterator<Item = Does>) -> Self {
         let path = server.dir.path().join(format!("{sandbox}.sock"));
-        let listener = UnixListener::bind(&path).expect("a socket");
         let asked = Arc::new(Mutex::new(Vec::new()));
         let does = Arc::new(Mutex::new(does.into_iter().collect::<VecDeque<_>>()));
         let (log, runtime, sandbox) = (asked.clone(), server.runtime.clone(), sandbox.to_owned());
-        let task = tokio::spawn(async move {
-            loop {
-                let (stream, _) = listener.accept().await.expect("accepts");
-                let (log, runtime, does, sandbox) = (log.clone(), runtime.clone(), does.clone(), sandbox.clone());
-                let service = hyper::service::service_fn(move |request| {
-                    answer(request, log.clone(), runtime.clone(), does.clone(), sandbox.clone())
-                });
-                tokio::spawn(
-                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service),
-                );
-            }
+        let socket = Socket::serve(path, move |stream| {
+            let (log, runtime, does, sandbox) = (log.clone(), runtime.clone(), does.clone(), sandbox.clone());
+            let service = hyper::service::service_fn(move |request| {
+                answer(request, log.clone(), runtime.clone(), does.clone(), sandbox.clone())
+            });
+            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
         });
-        Self { asked, task, path }
+        Self { asked, _socket: socket }
     }
 
     fn asked(&self) -> Vec<Asked> {

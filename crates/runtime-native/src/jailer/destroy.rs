@@ -42,8 +42,10 @@ pub fn remove(jail: &Jail, id: &SandboxId, grace: Duration) -> Result<()> {
         // Whoever had it before us may have removed it, and a create may have made the directory anew.
         let is_there = |lock: &File| lock.metadata().map(|about| about.nlink() > 0).op("look at the sandbox's lock");
         match lock {
-            Some(file) if !is_there(&file)? => {}
-            lock => break lock,
+            Some(file) if is_there(&file)? => break file,
+            Some(_) => {} // each round needs another holder who has finished
+            // So that a create that comes now waits for us.
+            None => super::create::announce(jail, id)?,
         }
     };
     remove_locked(jail, id, grace)

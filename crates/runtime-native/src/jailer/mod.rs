@@ -396,8 +396,8 @@ impl Jailer {
             }
             if let Some((sandbox, session)) = session::of_init(&self.jail, pid) {
                 self.clear_session(&sandbox, &session);
-                continue;
             }
+            // Also then: an old session may have had the number that is a sandbox's now.
             if let Err(failure) = inspect::record_orphan(&self.jail, pid, end) {
                 eprintln!("osb jailer: record the exit of process {}: {failure}", pid.as_raw_nonzero());
             }

@@ -3,8 +3,8 @@
 //! A worker, which sees the host, writes down what it does; a builder, its child, joins the sandbox's namespaces and
 //! limits and clones the session's first process there, which mounts what the session has (see [`crate::session_root`])
 //! and becomes its execd. (The kernel wants whoever makes a PID namespace to be in the one above it, so the builder's own
-//! child clones, and makes the new process the builder's child and not its own.) That process is the init of a PID namespace below the sandbox's: its end ends the session, the
-//! sandbox's end ends it. Neither worker nor builder stays; the jailer reaps the session's init and clears up after it.
+//! child clones, and makes the new process the builder's child and not its own.) That process is the init of a PID
+//! namespace below the sandbox's: its end ends the session, the sandbox's end ends it. Neither worker nor builder stays; the jailer reaps the session's init and clears up after it.
 //!
 //! Order: record, socket, then the process, then its number, then "go". Whatever is cut off is removed by an `end` of
 //! the same id, or with the sandbox.
@@ -21,7 +21,7 @@ use lifecycle::spec::SandboxId;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{FlockOperation, Mode as FileMode, OFlags, flock};
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal, waitpid};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, waitpid};
 
 use super::status::StatusReader;
 use super::{Jail, Mode, create};
@@ -34,6 +34,8 @@ use crate::wire::{self, Plan};
 
 /// How long execd may take to be ready; the machine may be overloaded.
 const START_DEADLINE: Duration = Duration::from_secs(20);
+/// How long the clone into a session's namespaces may take: the sandbox's root sees who clones, and may stop it.
+const CLONE_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a killed session may take to be gone.
 const KILL_DEADLINE: Duration = Duration::from_secs(30);
 /// Sessions of one sandbox at once.
@@ -78,8 +80,9 @@ pub fn start(jail: &Jail, order: &Order) -> Result<()> {
         remove(jail, &order.sandbox, &order.record.id, Some(&home))?;
     }
     if names(&sessions)?.len() >= MAX_SESSIONS {
-        let message =
-            format!("the sandbox has {MAX_SESSIONS} isolated sessions already; delete one that is no longer needed");
+        let message = format!(
+            "the sandbox has {MAX_SESSIONS} isolated sessions already, dead ones too; delete one that is no longer needed"
+        );
         return Err(Failure::new(Kind::Invalid, message));
     }
     make_directory(&directory)?;
@@ -100,7 +103,15 @@ pub fn end(jail: &Jail, sandbox: &SandboxId, session: &SessionId) -> Result<()> 
     }
     let _lock = lock(&sessions)?;
     // Without a living sandbox there is nothing to enter, and what the session wrote goes with the sandbox.
-    let home = Home::open(jail, sandbox).ok();
+    let home = match Home::open(jail, sandbox) {
+        Ok(home) => Some(home),
+        Err(failure) if failure.kind == Kind::NotFound => None,
+        Err(failure) if failure.kind == Kind::Unsupported => {
+            eprintln!("osb jailer: what session {session} wrote stays until its sandbox ends: {failure}");
+            None
+        }
+        Err(failure) => return Err(failure),
+    };
     remove(jail, sandbox, session, home.as_ref())
 }
 
@@ -146,14 +157,18 @@ impl Home {
         let plan = state::load::<Plan>(&directory, state::PLAN)?.ok_or_else(gone)?;
         let known = state::load::<State>(&directory, state::STATE)?.filter(|known| known.receipt.is_some());
         let known = known.ok_or_else(gone)?;
+        known.init.open().ok_or_else(gone)?;
         let namespaces = match jail.mode {
             Mode::Root => of_process(known.init.pid)?,
             Mode::User => {
-                let monitor = state::load::<Monitor>(&directory, state::MONITOR)?.ok_or_else(gone)?;
-                kept_by(monitor.monitor.pid)?
+                let monitor = state::load::<Monitor>(&directory, state::MONITOR)?.ok_or_else(gone)?.monitor;
+                monitor.open().ok_or_else(nobody_keeps)?;
+                let kept = kept_by(monitor.pid)?;
+                monitor.open().ok_or_else(nobody_keeps)?;
+                kept
             }
         };
-        // Looked at after they were opened: a number that was used again is noticed.
+        // Looked at again after they were opened: a number that was used again is noticed.
         known.init.open().ok_or_else(gone)?;
         Ok(Self { plan, namespaces })
     }
@@ -198,11 +213,15 @@ fn kept_by(monitor: i32) -> Result<Vec<OwnedFd>> {
     }
     found.sort_by_key(|(at, _)| *at);
     if !found.iter().map(|(at, _)| *at).eq(0..JOINED.len()) {
-        let message =
-            "the process that kept the sandbox's namespaces open was killed; make a new sandbox for isolated sessions";
-        return Err(Failure::new(Kind::Unsupported, message));
+        return Err(nobody_keeps());
     }
     Ok(found.into_iter().map(|(_, fd)| fd).collect())
+}
+
+fn nobody_keeps() -> Failure {
+    let message =
+        "the process that kept the sandbox's namespaces open was killed; make a new sandbox for isolated sessions";
+    Failure::new(Kind::Unsupported, message)
 }
 
 /// What the jailer itself demands of a session, whatever the server has checked.
@@ -267,7 +286,8 @@ fn await_ready(mut status: StatusReader, init: &OwnedFd, deadline: Instant) -> R
 fn number_of(process: &OwnedFd) -> Option<Pid> {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
     let number = info.lines().find_map(|line| line.strip_prefix("Pid:"))?;
-    Pid::from_raw(number.trim().parse().ok()?)
+    // It is -1 once the process was reaped.
+    Pid::from_raw(number.trim().parse().ok().filter(|number| *number > 0)?)
 }
 
 /// Ends of pipes that the session's first process needs.
@@ -310,8 +330,14 @@ impl Builder<'_> {
         session_init::set_counters(&counters, RAISED)?;
         match sys::fork().op("fork into the sandbox") {
             Ok(Forked::Parent(cloner)) => {
+                let process = pidfd_open(cloner, PidfdFlags::empty()).op("watch the process that clones")?;
+                let ended = create::wait(&mut [PollFd::new(&process, PollFlags::IN)], Instant::now() + CLONE_DEADLINE);
+                if ended.is_err() {
+                    let _ = pidfd_send_signal(&process, Signal::KILL); // it may have ended meanwhile
+                    session_init::set_counters(&counters, b"0")?;
+                }
                 let _ = waitpid(Some(cloner), WaitOptions::empty());
-                Ok(())
+                ended.map_err(|_| Failure::internal("the process that clones the session's first process was stopped"))
             }
             Ok(Forked::Child) => self.clone_init(pipes, counters, unified),
             Err(failure) => session_init::set_counters(&counters, b"0").and(Err(failure)),
@@ -379,8 +405,16 @@ fn remove_written(jail: &Jail, home: &Home, session: &SessionId) -> Result<()> {
     match sys::fork().op("fork a remover")? {
         Forked::Parent(remover) => {
             drop(writer);
-            let _ = waitpid(Some(remover), WaitOptions::empty());
-            create::await_exec(report.as_fd(), Instant::now() + KILL_DEADLINE)
+            let removed = create::await_exec(report.as_fd(), Instant::now() + KILL_DEADLINE);
+            if removed.is_err() {
+                let _ = kill_process(remover, Signal::KILL); // not reaped yet, so the number is its own
+            }
+            let ended = waitpid(Some(remover), WaitOptions::empty()).op("wait for the remover")?;
+            removed?;
+            match ended.is_some_and(|(_, status)| status.exit_status() == Some(0)) {
+                true => Ok(()),
+                false => Err(Failure::internal("the process that removes what the session wrote was killed")),
+            }
         }
         Forked::Child => {
             let removed = home.join().and_then(|counters| {

@@ -12,7 +12,6 @@ use axum::extract::{FromRequest as _, Request};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use http_body_util::{BodyExt as _, Limited};
 use lifecycle::isolated::{Isolated, Record, Seen, SessionId, Start, admit};
 use lifecycle::runtime::{ErrorKind, ExecdAddress, RuntimeError};
 use lifecycle::spec::SandboxId;
@@ -24,15 +23,20 @@ use protocol::headers;
 use protocol::hooks::Hooks;
 use secrecy::ExposeSecret as _;
 
+use super::ask::read;
 use super::headers::secret_value;
 use super::{Backend, forward};
 use crate::app::App;
 use crate::errors::ApiError;
 use crate::routes::body;
 
-/// Most bytes of an answer of execd to this server: an environment, or what is known of a session.
+/// Most bytes of an answer of execd to this server: an environment.
 const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
-/// Fields of a session's boot configuration that only a sandbox uses.
+/// Most bytes of what a session says of itself: what was asked fits into one packet to the jailer.
+const MAX_SESSION_BYTES: usize = 256 * 1024;
+/// How long the sessions of one sandbox may take to answer, all together; the rest is told from the records.
+const LIST_LIMIT: std::time::Duration = std::time::Duration::from_secs(20);
+/// Grace of a session's boot configuration, which only a sandbox uses.
 const NO_GRACE_MS: u64 = 0;
 
 /// Whether a call to execd is one of these.
@@ -50,7 +54,7 @@ pub(super) async fn call(app: &Arc<App>, backend: Backend, path: &str, request: 
     match (request.method(), segments.as_slice()) {
         (&Method::GET, ["capabilities"]) => {
             // What a daemon of another version does not tell is left out.
-            let hardening = ask(app, &backend, "/v1/hardening").await.ok();
+            let hardening = ask(app, &backend, "/v1/hardening", MAX_ANSWER_BYTES).await.ok();
             Ok(Json(capabilities(runtime, hardening)).into_response())
         }
         (&Method::POST, ["session"]) => create(app, runtime, &backend, request).await,
@@ -114,7 +118,7 @@ async fn create(
             refusal.message,
         )
     })?;
-    let surroundings: Surroundings = ask(app, backend, "/v1/environment").await?;
+    let surroundings: Surroundings = ask(app, backend, "/v1/environment", MAX_ANSWER_BYTES).await?;
     let user = asked.uid.map(|uid| BootUser { uid, gid: asked.gid.unwrap_or(uid) }).or(surroundings.user);
     spec.owner = user.map(|user| (user.uid, user.gid));
     let now = app.now();
@@ -155,15 +159,22 @@ fn dead_or(record: &Record, status: &str) -> Session {
 }
 
 async fn list(app: &Arc<App>, runtime: &dyn Isolated, backend: &Backend) -> Result<Response, ApiError> {
+    let deadline = tokio::time::Instant::now() + LIST_LIMIT;
     let mut sessions = Vec::new();
     for seen in runtime.list(&backend.id).await.map_err(failed)? {
         let path = format!("{PREFIX}session/{}", seen.record.id);
-        let asked = match seen.alive {
-            true => ask(app, &to_session(runtime, backend, &seen.record.id), &path).await.ok(),
-            false => None,
-        };
-        // One that ends while it is asked is dead.
-        sessions.push(asked.unwrap_or_else(|| dead_or(&seen.record, "dead")));
+        if !seen.alive {
+            sessions.push(dead_or(&seen.record, "dead"));
+            continue;
+        }
+        let session = to_session(runtime, backend, &seen.record.id);
+        let asked = ask::<Session>(app, &session, &path, MAX_SESSION_BYTES);
+        sessions.push(match tokio::time::timeout_at(deadline, asked).await {
+            // What was asked for is the record's word, not the sandbox's.
+            Ok(Ok(told)) => Session { asked: seen.record.asked.clone(), ..told },
+            Ok(Err(_)) => dead_or(&seen.record, "dead"), // it ended while it was asked
+            Err(_) => dead_or(&seen.record, "active"),
+        });
     }
     Ok(Json(Sessions { sessions }).into_response())
 }
@@ -177,7 +188,7 @@ async fn pass_on(
     request: Request,
 ) -> Result<Response, ApiError> {
     let target = request.uri().path().to_owned();
-    let is_question = request.method() == Method::GET && target.ends_with(id.as_str());
+    let is_question = request.method() == Method::GET && target.ends_with(&format!("/session/{id}"));
     let answer = forward::forward(app, &to_session(runtime, &backend, &id), request).await;
     let Err(error) = answer else { return answer };
     if error.code != protocol::error::code::BACKEND_CONNECTION_FAILED {
@@ -226,13 +237,18 @@ fn failed(error: RuntimeError) -> ApiError {
 
 /// Asks an execd something on behalf of this server. Its answer is hostile input: bounded, and used for its own sandbox
 /// only.
-async fn ask<T: serde::de::DeserializeOwned>(app: &Arc<App>, backend: &Backend, path: &str) -> Result<T, ApiError> {
+async fn ask<T: serde::de::DeserializeOwned>(
+    app: &Arc<App>,
+    backend: &Backend,
+    path: &str,
+    most_bytes: usize,
+) -> Result<T, ApiError> {
     let request = http::Request::get(path)
         .header(http::header::HOST, "sandbox")
         .header(headers::EXECD_ACCESS_TOKEN, secret_value(&backend.token))
         .body(Body::empty())
         .map_err(|_| ApiError::internal("ask the sandbox's execd"))?;
-    let bytes = tokio::time::timeout(ASK_LIMIT, exchange(app, backend, request)).await;
+    let bytes = tokio::time::timeout(ASK_LIMIT, exchange(app, backend, request, most_bytes)).await;
     let late = || {
         ApiError::new(
             StatusCode::GATEWAY_TIMEOUT,
@@ -240,28 +256,30 @@ async fn ask<T: serde::de::DeserializeOwned>(app: &Arc<App>, backend: &Backend, 
             format!("the sandbox's execd did not answer for {} s", ASK_LIMIT.as_secs()),
         )
     };
-    serde_json::from_slice(&bytes.map_err(|_| late())??).map_err(|_| strange())
+    serde_json::from_slice(&bytes.map_err(|_| late())??).map_err(|error| strange(&error))
 }
 
 /// How long an execd may take to answer this server.
 const ASK_LIMIT: std::time::Duration = std::time::Duration::from_secs(20);
 
-async fn exchange(app: &Arc<App>, backend: &Backend, request: http::Request<Body>) -> Result<Bytes, ApiError> {
+async fn exchange(
+    app: &Arc<App>,
+    backend: &Backend,
+    request: http::Request<Body>,
+    most_bytes: usize,
+) -> Result<Bytes, ApiError> {
     let (response, sender) = forward::send(app, backend, request, &forward::Activity::start()).await?;
-    if response.status() != StatusCode::OK {
-        return Err(strange());
-    }
-    let whole = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await.map_err(|_| strange())?;
+    let whole = read(response, most_bytes).await?;
     if backend.session.is_none() {
         app.pool.give(&backend.id, backend.port, sender);
     }
-    Ok(whole.to_bytes())
+    Ok(whole)
 }
 
-fn strange() -> ApiError {
+fn strange(error: &serde_json::Error) -> ApiError {
     ApiError::new(
         StatusCode::BAD_GATEWAY,
         protocol::error::code::BACKEND_RESPONSE_FAILED,
-        "the sandbox's execd gave an answer that cannot be used",
+        format!("the sandbox's execd gave an answer that cannot be used: {error}"),
     )
 }

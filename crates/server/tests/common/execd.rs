@@ -11,7 +11,7 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpStream, UnixListener};
+use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinHandle;
 
 type Body = BoxBody<Bytes, std::io::Error>;
@@ -21,40 +21,54 @@ pub struct Execd {
     pub open: Arc<AtomicUsize>,
     /// Connections ever accepted.
     pub accepted: Arc<AtomicUsize>,
-    task: JoinHandle<()>,
-    path: PathBuf,
-}
-
-impl Drop for Execd {
-    fn drop(&mut self) {
-        self.task.abort();
-        let _ = std::fs::remove_file(&self.path);
-    }
+    _socket: Socket,
 }
 
 impl Execd {
     pub fn serve(path: PathBuf) -> Self {
-        let listener = UnixListener::bind(&path).expect("a socket");
         let open = Arc::new(AtomicUsize::new(0));
         let accepted = Arc::new(AtomicUsize::new(0));
         let (counter, total) = (open.clone(), accepted.clone());
+        let socket = Socket::serve(path, move |stream| {
+            let counter = counter.clone();
+            counter.fetch_add(1, Ordering::SeqCst);
+            total.fetch_add(1, Ordering::SeqCst);
+            tokio::spawn(async move {
+                let service = hyper::service::service_fn(answer);
+                let _ = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service)
+                    .with_upgrades()
+                    .await;
+                counter.fetch_sub(1, Ordering::SeqCst);
+            });
+        });
+        Self { open, accepted, _socket: socket }
+    }
+}
+
+/// A unix socket that is served until it is dropped.
+pub struct Socket {
+    task: JoinHandle<()>,
+    path: PathBuf,
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.task.abort();
+        let _ = std::fs::remove_file(&self.path); // a test may have removed it
+    }
+}
+
+impl Socket {
+    /// Hands every connection to `connection`.
+    pub fn serve(path: PathBuf, mut connection: impl FnMut(UnixStream) + Send + 'static) -> Self {
+        let listener = UnixListener::bind(&path).expect("a socket");
         let task = tokio::spawn(async move {
             loop {
-                let (stream, _) = listener.accept().await.expect("accepts");
-                let counter = counter.clone();
-                counter.fetch_add(1, Ordering::SeqCst);
-                total.fetch_add(1, Ordering::SeqCst);
-                tokio::spawn(async move {
-                    let service = hyper::service::service_fn(answer);
-                    let _ = hyper::server::conn::http1::Builder::new()
-                        .serve_connection(TokioIo::new(stream), service)
-                        .with_upgrades()
-                        .await;
-                    counter.fetch_sub(1, Ordering::SeqCst);
-                });
+                connection(listener.accept().await.expect("accepts").0);
             }
         });
-        Self { open, accepted, task, path }
+        Self { task, path }
     }
 }
 
