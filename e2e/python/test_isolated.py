@@ -375,9 +375,11 @@ def test_an_idle_session_ends_itself(raw_sandbox):
 
 
 def test_a_paused_sandbox_holds_its_sessions(raw, raw_sandbox, isolated, pauses):
+    sandbox_id, _ = raw_sandbox
     if not pauses:
+        assert raw.post(f"/sandboxes/{sandbox_id}/pause").status_code == 400
+        inside(isolated, "true")
         return
-    sandbox_id, execd = raw_sandbox
     assert raw.post(f"/sandboxes/{sandbox_id}/pause").status_code == 202
     wait_for(raw, sandbox_id, "Paused")
     assert isolated("GET").status_code == 409

@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import platform
 import shutil
 import subprocess
@@ -36,7 +35,6 @@ RUN = f"./osb run --image {HOST}/tools:1 -- /bin/busybox echo it runs"
 @pytest.fixture
 def place(tmp_path):
     """A directory with certificates, the configuration of the registry and an image of busybox."""
-    os.chdir(tmp_path)
     for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
         parent.chmod(0o755)
     shutil.copy2(osb.binary("OSB_BIN", "osb"), tmp_path / "osb")

@@ -23,12 +23,13 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
   demo       install what is needed, build, run a sandbox and show it
-  test       install what the tests need and run all of them
+  test       install what the tests need and run all of them, or the parts that are named:
+             rust python python-user contract cases
   check      format, lints and tidiness: quick, before every commit
   contract   print what the last test run saw of the published contract
   cases      print the cases of specs/cases.toml and the tests that prove them
   bench      measure everything beside its peers and write docs/bench.md (--quick for a tenth, names for single rows)
-  newcomer   run demo and test in a fresh Debian 12 root with only a Rust toolchain";
+  newcomer   run demo and test, or the one that is named, in a fresh Debian 12 root with only a Rust toolchain";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -72,7 +72,7 @@ pub fn run(chosen: &[String]) -> Result<()> {
     }
     let mut python_part = |part: &str, suite: &str, user: Option<&str>| -> Result<()> {
         if wanted(part) {
-            let ran = step(&format!("published Python client, server of {}", user.unwrap_or("root")), || {
+            let ran = step(&format!("published clients, server of {}", user.unwrap_or("root")), || {
                 python(osb, recorder, suite, user)
             })?;
             replace(&mut results, ran);
@@ -203,7 +203,7 @@ fn test_line(line: &str) -> Option<(&str, &'static str)> {
     Some((name, outcome))
 }
 
-/// The suite of the published Python client against a server of `user` (or root).
+/// The suite of the published clients against a server of `user` (or root).
 fn python(osb: &Path, recorder: &Path, suite: &str, user: Option<&str>) -> Result<Vec<TestResult>> {
     let venv = venv()?;
     let who = if user.is_some() { "user" } else { "root" };

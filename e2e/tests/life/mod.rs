@@ -418,9 +418,8 @@ impl Lab {
             return Ok(());
         }
         let mut found = describe(&self.server);
+        let missing: Vec<_> = self.described.keys().filter(|word| !found.contains_key(*word)).cloned().collect();
         found.retain(|word, count| self.described.get(word) != Some(count));
-        let gone = self.described.keys().filter(|word| !found.contains_key(*word));
-        let missing: Vec<_> = gone.filter(|word| !describe(&self.server).contains_key(*word)).collect();
         let problem = format!(
             "left over:\nbefore {:?}\nafter  {after:?}\nother {found:#?}\nmissing {missing:#?}\n{}",
             self.before,
