@@ -145,6 +145,12 @@ impl Process {
         *self.exit.borrow()
     }
 
+    /// Whether it has ended, by the kernel's word: also when nobody has been told yet.
+    pub fn has_ended(&self) -> bool {
+        self.reaper.look_at(self.pid);
+        self.exit().is_some()
+    }
+
     /// Waits for the end of the process itself, not of what it left in the background.
     pub async fn wait(&self) -> Exit {
         let mut exit = self.exit.clone();

@@ -42,6 +42,11 @@ impl Child {
         self.process.signal_group(Signal::KILL);
     }
 
+    /// Whether the process itself has ended, also when its end has not been read yet.
+    pub fn has_ended(&self) -> bool {
+        self.process.has_ended()
+    }
+
     /// Waits for the end of the process itself.
     pub async fn wait(&self) {
         self.process.wait().await;

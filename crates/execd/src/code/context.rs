@@ -258,6 +258,7 @@ impl Keeper {
     /// Runs a cell, with a new interpreter where the last one died; true when the context is deleted.
     async fn cell(&mut self, talk: &mut Option<Interpreter>, held: &mut Held, cell: Cell) -> bool {
         let context = Rc::clone(&self.context);
+        bury(talk, held).await;
         if talk.is_none() {
             match start(&self.daemon, &context).await {
                 Ok(fresh) => *talk = Some(fresh),
@@ -322,6 +323,18 @@ async fn until_ready(interpreter: &mut Interpreter, said: &mut Vec<u8>) -> std::
             Happening::Died(why) => return Err(why),
         }
     }
+}
+
+/// Ends an interpreter that has died since its last cell and whose death has not been read yet; its last words are kept.
+async fn bury(talk: &mut Option<Interpreter>, held: &mut Held) {
+    let Some(dead) = talk.as_mut().filter(|talk| talk.has_ended()) else { return };
+    loop {
+        match dead.next().await {
+            Happening::Died(_) => break,
+            happening => held.take(happening),
+        }
+    }
+    end(talk).await;
 }
 
 /// Ends what is left of an interpreter.

@@ -118,6 +118,15 @@ impl Interpreter {
         }
     }
 
+    /// Whether its process has ended, as far as that can be seen from here; [`Happening::Died`] follows then.
+    pub fn has_ended(&self) -> bool {
+        match self {
+            Self::Driver(talk) => talk.has_ended(),
+            Self::Kernel(kernel) => kernel.has_ended(),
+            Self::Notebook(_) => false,
+        }
+    }
+
     /// Kills it; [`Happening::Died`] follows.
     pub fn kill(&self) {
         match self {

@@ -153,6 +153,11 @@ impl Talk {
         }
     }
 
+    /// Whether its process has ended; [`Happening::Died`] follows then.
+    pub fn has_ended(&self) -> bool {
+        self.child.has_ended()
+    }
+
     /// Kills it; [`Happening::Died`] follows.
     pub fn kill(&self) {
         self.child.kill();
