@@ -10,6 +10,9 @@ import pytest
 import clients
 import osb
 
+# Lines of a failure that are told again at the end of the run.
+REASON_LINES = 12
+
 
 def pytest_runtest_logreport(report):
     """One line per finished test for `cargo xtask`, if it asked for that."""
@@ -19,8 +22,9 @@ def pytest_runtest_logreport(report):
     # A test is one line: its call, or the set-up or tear-down that went wrong.
     if report.when == "call" or report.outcome != "passed":
         outcome = "ignored" if report.outcome == "skipped" else report.outcome
+        reason = "\n".join(report.longreprtext.splitlines()[-REASON_LINES:]) if outcome == "failed" else ""
         with open(path, "a") as results:
-            results.write(json.dumps({"name": report.nodeid, "outcome": outcome}) + "\n")
+            results.write(json.dumps({"name": report.nodeid, "outcome": outcome, "reason": reason}) + "\n")
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Crate, and the crates of this workspace it may depend on. A crate that is not listed may not exist.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("protocol", &[]),
     ("telemetry", &[]),
     ("archive", &[]),
@@ -18,6 +18,7 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("server", &["protocol", "lifecycle", "telemetry", "image", "runtime-native"]),
     ("osb", &["protocol", "archive", "lifecycle", "telemetry", "image", "runtime-native", "server"]),
     ("e2e", &[]),
+    ("fuzz", &[]),
     ("xtask", &[]),
 ];
 

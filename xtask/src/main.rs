@@ -10,6 +10,7 @@ mod cases;
 mod check;
 mod contract;
 mod demo;
+mod libtest;
 mod newcomer;
 mod results;
 mod system;

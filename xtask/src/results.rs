@@ -16,6 +16,9 @@ pub struct TestResult {
     pub name: String,
     /// `passed`, `failed` or `ignored`.
     pub outcome: String,
+    /// Of a failed test: its last words.
+    #[serde(default)]
+    pub reason: String,
 }
 
 fn path() -> PathBuf {

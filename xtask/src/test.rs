@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::results::{self, TestResult};
 use crate::system::{self, TEST_USER, root, run as run_command, step, work};
-use crate::{cargo, cases, contract};
+use crate::{cargo, cases, contract, libtest};
 
 /// What the tests need of the system.
 const PACKAGES: [&str; 23] = [
@@ -40,6 +40,9 @@ const PACKAGES: [&str; 23] = [
     "util-linux",
     "zstd", // layers compressed by another program
 ];
+
+/// Seconds of each fuzz target; `OSB_FUZZ_SECONDS` says otherwise.
+const FUZZ_SECONDS: &str = "60";
 
 /// Parts of a run, in order; names can be given on the command line to run only those.
 const PARTS: [&str; 5] = ["rust", "python", "python-user", "contract", "cases"];
@@ -118,6 +121,7 @@ fn summary(results: &[TestResult], mut failures: Vec<String>, started: Instant) 
     println!();
     for result in results.iter().filter(|result| result.outcome == "failed") {
         println!("FAILED {} [{}]", result.name, result.suite);
+        result.reason.lines().for_each(|line| println!("    {line}"));
     }
     for (suite, [passed, failed, ignored]) in &counts {
         println!("{suite}: {passed} passed, {failed} failed, {ignored} ignored");
@@ -148,6 +152,7 @@ fn rust(osb: &Path) -> Result<Vec<TestResult>> {
         .arg(program)
         .current_dir(root())
         .env("OSB_BIN", osb)
+        .env("OSB_FUZZ_SECONDS", std::env::var("OSB_FUZZ_SECONDS").unwrap_or_else(|_| FUZZ_SECONDS.into()))
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
     for (name, value) in cargo.get_envs() {
@@ -158,49 +163,19 @@ fn rust(osb: &Path) -> Result<Vec<TestResult>> {
     let mut child = shell.spawn().context("start cargo test")?;
     let stdout = child.stdout.take().context("cargo's output was not taken")?;
     let mut log = File::create(work().join("rust.log"))?;
-    let mut results = Vec::new();
-    let mut binary = String::new();
+    let mut reader = libtest::Reader::default();
     for line in BufReader::new(stdout).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
         println!("{line}");
         writeln!(log, "{line}")?;
-        if let Some(rest) = line.trim_start().strip_prefix("Running ") {
-            binary = binary_name(rest);
-        } else if let Some(rest) = line.trim_start().strip_prefix("Doc-tests ") {
-            binary = format!("doc {rest}");
-        }
-        if let Some((name, outcome)) = test_line(&line) {
-            results.push(TestResult {
-                suite: "rust".into(),
-                name: format!("{binary}::{name}"),
-                outcome: outcome.into(),
-            });
-        }
+        reader.line(&line);
     }
+    let results = reader.into_results();
     let status = child.wait()?;
     if results.is_empty() || (!status.success() && results.iter().all(|one| one.outcome != "failed")) {
         bail!("cargo test ended with {status} without telling which test failed");
     }
     Ok(results)
-}
-
-/// `unittests src/lib.rs (target/.../deps/e2e-0123)` or `tests/x.rs (...)`: the name of the program.
-fn binary_name(text: &str) -> String {
-    let path = text.rsplit_once('(').map_or(text, |(_, path)| path.trim_end_matches(')'));
-    let file = path.rsplit('/').next().unwrap_or(path);
-    file.rsplit_once('-').map_or(file, |(name, _)| name).to_owned()
-}
-
-/// `test a::b ... ok` gives the name and what it means.
-fn test_line(line: &str) -> Option<(&str, &'static str)> {
-    let (name, verdict) = line.strip_prefix("test ")?.split_once(" ... ")?;
-    let outcome = match verdict.split_whitespace().next()?.trim_end_matches(',') {
-        "ok" => "passed",
-        "FAILED" => "failed",
-        "ignored" => "ignored",
-        _ => return None,
-    };
-    Some((name, outcome))
 }
 
 /// The suite of the published clients against a server of `user` (or root).
@@ -227,7 +202,12 @@ fn python(osb: &Path, recorder: &Path, suite: &str, user: Option<&str>) -> Resul
     for line in fs::read_to_string(&written).unwrap_or_default().lines() {
         let value: Value = serde_json::from_str(line).context("a result of pytest")?;
         let field = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
-        results.push(TestResult { suite: suite.into(), name: field("name"), outcome: field("outcome") });
+        results.push(TestResult {
+            suite: suite.into(),
+            name: field("name"),
+            outcome: field("outcome"),
+            reason: field("reason"),
+        });
     }
     if results.is_empty() || (!status.success() && results.iter().all(|one| one.outcome == "passed")) {
         bail!("pytest ended with {status} without telling which test failed");
@@ -255,19 +235,4 @@ fn venv() -> Result<PathBuf> {
     run_command(npm.current_dir(&node).env("PATH", programs))?;
     fs::write(&stamp, wanted)?;
     Ok(venv)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{binary_name, test_line};
-
-    #[test]
-    fn lines_of_libtest_are_read() {
-        assert_eq!(test_line("test a::b ... ok"), Some(("a::b", "passed")));
-        assert_eq!(test_line("test a ... FAILED"), Some(("a", "failed")));
-        assert_eq!(test_line("test a ... ignored, why"), Some(("a", "ignored")));
-        assert_eq!(test_line("test result: ok. 1 passed"), None);
-        assert_eq!(binary_name("unittests src/lib.rs (target/x/deps/e2e-93ab)"), "e2e");
-        assert_eq!(binary_name("tests/crash.rs (target/x/deps/crash-93ab)"), "crash");
-    }
 }

@@ -16,8 +16,6 @@ mod daemon;
 mod environment;
 mod error;
 mod files;
-#[cfg(test)]
-mod fuzz;
 mod hardening;
 mod hooks;
 mod http;
@@ -28,12 +26,12 @@ mod isolated;
 mod metrics;
 mod procfs;
 mod pty;
-#[cfg(test)]
-mod random;
 mod reaper;
 mod resources;
 mod session;
 mod spawn;
+#[cfg(test)]
+mod targets;
 mod tidy;
 mod tree;
 

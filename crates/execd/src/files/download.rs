@@ -301,7 +301,7 @@ mod tests {
     fn fuzz_ranges() {
         let examples: [&[u8]; 5] =
             [b"bytes=0-1", b"bytes=5-", b"bytes=-3", b"bytes=9-9, 1-2 ,", b"bytes=0-18446744073709551615"];
-        crate::fuzz::run("ranges", &examples, |input| {
+        fuzz::run("ranges", &examples, |input| {
             let Ok(value) = HeaderValue::from_bytes(input) else { return };
             for length in [0, 1, 10, u64::MAX] {
                 if let Ok(Some((start, end))) = byte_range(&value, length, "f") {

@@ -212,7 +212,7 @@ mod tests {
             b"preamble\r\n--B \r\n\r\n\r\n--B--",
             b"--B\r\nContent-Disposition: form-data; name=\"a\\\"b;c\"\r\n\r\n\r\n--Bx\r\n--B--",
         ];
-        crate::fuzz::run("multipart", &examples, |input| {
+        fuzz::run("multipart", &examples, |input| {
             for piece in [1, 7, input.len().max(1)] {
                 let mut pieces = input.chunks(piece).map(bytes::Bytes::copy_from_slice);
                 let mut multipart = super::Multipart::new("B", || pieces.next());

@@ -106,7 +106,6 @@ mod tests {
     use rustix::process::Signal;
 
     use super::{Wish, wish};
-    use crate::fuzz;
     use crate::http::websocket::Message;
 
     fn of_text(text: &str) -> Wish {

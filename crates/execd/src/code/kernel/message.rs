@@ -272,7 +272,7 @@ mod tests {
             br#"{"header":{"msg_type":"execute_reply"},"parent_header":{"msg_id":"1"},"content":{"status":"error"}}"#,
             b"topic\n<IDS|MSG>\nab\n{}\n{}\n{}\n{}",
         ];
-        crate::fuzz::run("kernel messages", &examples, |input| {
+        fuzz::run("kernel messages", &examples, |input| {
             let parts: Vec<Vec<u8>> = input.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
             let _ = session.read(&parts);
             let mut turn = Turn::new("1".into());

@@ -147,7 +147,7 @@ mod tests {
     fn fuzz_sockets() {
         let examples: [&[u8]; 4] =
             [b"\x81\x02{}", b"\x01\x01a\x80\x01b", b"\x89\x01p\x88\x00", b"\x82\x7e\x00\x80aaaaaaaaaaaaaaaaaaaaaa"];
-        crate::fuzz::run("web sockets", &examples, |input| {
+        fuzz::run("web sockets", &examples, |input| {
             let (found, _) = messages(input);
             assert!(found.iter().map(Vec::len).sum::<usize>() <= input.len());
         });

@@ -9,7 +9,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::time::timeout;
 
 use super::{Fetched, Journal, Limits, RETURN_WITHIN, Reader};
-use crate::random::Random;
+use fuzz::Random;
 
 /// Small enough to wrap many times.
 const SMALL: Limits =

@@ -2,7 +2,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use super::Glob;
-use crate::random::Random;
+use fuzz::Random;
 
 #[track_caller]
 fn check(pattern: &str, yes: &[&str], no: &[&str]) {
@@ -156,7 +156,7 @@ fn bash(pairs: &[(Pattern, String)]) -> Vec<bool> {
 #[test]
 fn fuzz_globs() {
     let examples: [&[u8]; 5] = [b"**/*.py", b"{a,b{c,d}}[!a-c]", b"!(a|b)*", b"\\*[]]?", b"{*,*}{*,*}{*,*}x"];
-    crate::fuzz::run("globs", &examples, |input| {
+    fuzz::run("globs", &examples, |input| {
         let text = String::from_utf8_lossy(input);
         if let Ok(glob) = Glob::parse(&text) {
             for name in ["", "a", "aab.py", &text] {

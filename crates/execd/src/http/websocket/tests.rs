@@ -2,7 +2,6 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use super::{Broken, MAX_MESSAGE_BYTES, Message, Reader, Writer, accept_key};
-use crate::fuzz;
 
 /// A frame as a client sends it.
 fn masked(head: u8, payload: &[u8]) -> Vec<u8> {

@@ -6,7 +6,7 @@ use tokio::sync::oneshot::{Receiver, error::TryRecvError};
 
 use super::{MAX_VIEWERS, Seat, Terminal};
 use crate::pty::ring::{Cursor, Piece, Ring, Stream};
-use crate::random::Random;
+use fuzz::Random;
 
 const HISTORIES: u64 = 10_000;
 const STEPS: usize = 60;
