@@ -268,7 +268,10 @@ pub fn receive_bytes<'b>(
     buffer: &'b mut Vec<u8>,
     flags: RecvFlags,
 ) -> Result<Option<Packet<'b>>, Errno> {
-    buffer.resize(PACKET_BYTES, 0);
+    let Some(length) = next_length(socket, flags)? else { return Ok(None) };
+    // Not the most a packet may have: to zero so much costs a new process more than the rest of the call.
+    buffer.clear();
+    buffer.resize(length.clamp(1, PACKET_BYTES), 0);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
@@ -299,6 +302,19 @@ pub fn receive_bytes<'b>(
         return Err(Errno::MSGSIZE);
     }
     Ok(Some((&buffer[..received.bytes], fds)))
+}
+
+/// Length of the packet that comes next; `None` means that the other side is gone.
+fn next_length(socket: BorrowedFd<'_>, flags: RecvFlags) -> Result<Option<usize>, Errno> {
+    loop {
+        let nothing: &mut [u8] = &mut [];
+        match rustix::net::recv(socket, nothing, flags | RecvFlags::PEEK | RecvFlags::TRUNC) {
+            Ok((_, length)) => return Ok(Some(length)),
+            Err(Errno::INTR) => {}
+            Err(Errno::CONNRESET) => return Ok(None),
+            Err(errno) => return Err(errno),
+        }
+    }
 }
 
 /// Makes a connected pair of packet sockets.
