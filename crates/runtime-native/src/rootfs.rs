@@ -97,7 +97,7 @@ pub fn enter(sources: Sources, shape: &Shape<'_>) -> Result<()> {
     let writable = detach(sources.disk)?;
     let place = build_place()?;
     let overlaid_programs = !sources.programs.is_empty();
-    let (root, areas) = overlay(&place, sources.layers, writable)?;
+    let (root, areas) = overlay(&place, sources.layers, writable, shape)?;
     let root_path = place.join("root");
     move_mount(&root, "", CWD, &root_path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).op("place the overlay")?;
     let root = open_directory(CWD, &root_path).op("open the new root")?;
@@ -111,7 +111,6 @@ pub fn enter(sources: Sources, shape: &Shape<'_>) -> Result<()> {
     proc_and_sys(&root, shape)?;
     dev(&root, shape.shm_bytes, Some(&areas.sessions))?;
     protect(&root)?;
-    etc(&root, shape)?;
     if let Some(path) = shape.working_dir.and_then(|path| path.strip_prefix('/')).filter(|path| !path.is_empty()) {
         // One that is reached through a link of the image exists already, or execd will say that it does not.
         let _ = directory(&root, Path::new(path));
@@ -153,7 +152,7 @@ struct Areas {
 }
 
 /// Mounts the overlay.
-fn overlay(place: &Path, layers: Vec<OwnedFd>, writable: Writable) -> Result<(OwnedFd, Areas)> {
+fn overlay(place: &Path, layers: Vec<OwnedFd>, writable: Writable, shape: &Shape<'_>) -> Result<(OwnedFd, Areas)> {
     if layers.is_empty() {
         return Err(Failure::new(Kind::Image, "the image has no layers"));
     }
@@ -176,6 +175,8 @@ fn overlay(place: &Path, layers: Vec<OwnedFd>, writable: Writable) -> Result<(Ow
     };
     move_mount(&disk, "", CWD, &disk_path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).op("place the disk")?;
     disk::lay_out(open_directory(CWD, &disk_path).op("open the disk")?)?;
+    let upper = open_directory(CWD, &disk_path.join(disk::UPPER)).op("open the disk")?;
+    etc(&upper, &layers, shape)?;
 
     let root = mount_overlay(&disk_path.join(disk::UPPER), &disk_path.join(disk::WORK), &lower).op("mount overlay")?;
     let local = clone_tree(CWD, &disk_path.join(disk::LOCAL)).op("open the local directory")?;
@@ -324,6 +325,10 @@ fn device(name: &str) -> Result<OwnedFd> {
 }
 
 pub(crate) fn protect(root: &OwnedFd) -> Result<()> {
+    let null = open_beneath(root, Path::new("dev/null"), OFlags::PATH).op("open /dev/null")?;
+    // The first cover of a directory is copied for the others, from where it is mounted: kernels before 6.15 cannot copy
+    // a detached mount.
+    let mut nothing: Option<OwnedFd> = None;
     for path in MASKED {
         let target = match open_beneath(root, Path::new(path), OFlags::PATH) {
             Ok(target) => target,
@@ -332,13 +337,17 @@ pub(crate) fn protect(root: &OwnedFd) -> Result<()> {
             Err(errno) => return Err(Failure::errno(format!("open /{path}"), errno)),
         };
         let is_directory = rustix::fs::fstat(&target).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFDIR);
-        let cover = if is_directory {
-            filesystem("tmpfs", &[("size", "0"), ("nr_inodes", "1"), ("mode", "0555")], sys::ATTR_RDONLY)?
-        } else {
-            // From the host's tree each time: kernels before 6.15 cannot copy a detached mount.
-            device("null")?
+        let cover = match (is_directory, &nothing) {
+            (true, Some(nothing)) => clone_tree(nothing, Path::new("")).op("copy an empty directory")?,
+            (true, None) => {
+                filesystem("tmpfs", &[("size", "0"), ("nr_inodes", "1"), ("mode", "0555")], sys::ATTR_RDONLY)?
+            }
+            (false, _) => clone_tree(&null, Path::new("")).op("copy /dev/null")?,
         };
         mount_onto(&cover, &target).op(format!("mask /{path}"))?;
+        if is_directory && nothing.is_none() {
+            nothing = Some(cover);
+        }
     }
     for path in READ_ONLY {
         let target = match open_beneath(root, Path::new(path), OFlags::PATH | OFlags::DIRECTORY) {
@@ -354,23 +363,47 @@ pub(crate) fn protect(root: &OwnedFd) -> Result<()> {
     Ok(())
 }
 
-/// Files of /etc that belong to the sandbox and not to its image.
-fn etc(root: &OwnedFd, shape: &Shape<'_>) -> Result<()> {
-    let etc = directory(root, Path::new("etc"))?;
+/// Writes the files of /etc that belong to the sandbox and not to its image, into what lies over the image and is not
+/// mounted yet: there they hide the image's without a trace of those.
+fn etc(upper: &OwnedFd, layers: &[OwnedFd], shape: &Shape<'_>) -> Result<()> {
+    let lower = lower_etc(layers)?;
+    let mode = lower.map_or(Mode::from_raw_mode(0o755), |stat| Mode::from_raw_mode(stat.st_mode & 0o7777));
+    rustix::fs::mkdirat(upper, "etc", mode).op("make /etc")?;
+    let etc = open_beneath(upper, Path::new("etc"), OFlags::RDONLY | OFlags::DIRECTORY).op("open /etc")?;
+    if let Some(owner) = lower.filter(|stat| (stat.st_uid, stat.st_gid) != (0, 0)) {
+        let (uid, gid) = (rustix::fs::Uid::from_raw(owner.st_uid), rustix::fs::Gid::from_raw(owner.st_gid));
+        // An owner without a number here cannot be kept; it is root's then.
+        let _ = rustix::fs::fchown(&etc, Some(uid), Some(gid));
+    }
+    rustix::fs::fchmod(&etc, mode).op("set the mode of /etc")?;
     let name = shape.hostname;
     let hosts = format!("127.0.0.1\tlocalhost {name}\n::1\tlocalhost ip6-localhost ip6-loopback\n");
     let resolver = "# This sandbox has no way out; names are not resolved.\n";
     for (file, text) in [("hosts", hosts.as_str()), ("hostname", &format!("{name}\n")), ("resolv.conf", resolver)] {
-        match rustix::fs::unlinkat(&etc, file, rustix::fs::AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(Failure::errno(format!("replace /etc/{file}"), errno)),
-        }
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let opened =
             rustix::fs::openat(&etc, file, flags, Mode::from_raw_mode(0o644)).op(format!("make /etc/{file}"))?;
         rustix::io::write(&opened, text.as_bytes()).op(format!("write /etc/{file}"))?;
     }
     Ok(())
+}
+
+/// The image's /etc, by the uppermost layer that knows it.
+fn lower_etc(layers: &[OwnedFd]) -> Result<Option<rustix::fs::Stat>> {
+    for layer in layers.iter().rev() {
+        let stat = match rustix::fs::statat(layer, "etc", rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => continue,
+            Err(errno) => return Err(Failure::errno("look at the image's /etc", errno)),
+        };
+        return match stat.st_mode & libc::S_IFMT {
+            libc::S_IFDIR => Ok(Some(stat)),
+            // A whiteout: the layers below do not count.
+            libc::S_IFCHR if stat.st_rdev == 0 => Ok(None),
+            _ => Err(Failure::new(Kind::Image, "the image has no directory at /etc, but a link or a file")),
+        };
+    }
+    Ok(None)
 }
 
 fn pivot(root: &OwnedFd) -> Result<()> {
