@@ -85,6 +85,7 @@ pub async fn run(daemon: &Rc<Daemon>, entrypoint: Vec<String>, grace: Duration, 
         Ok(main) => main,
         Err(why) => return not_started(&mut status, why),
     };
+    status.tell(&StatusLine::Ready);
     let exit = supervise(daemon, &main, signals, grace).await;
     match exit {
         Some(Exit::Code(code)) => {

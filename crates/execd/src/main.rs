@@ -122,7 +122,6 @@ fn boot(inherited: Inherited) -> Result<u8, String> {
         }
         let probed = Rc::clone(&daemon);
         tokio::task::spawn_local(async move { code::answer_probes(&probed).await });
-        status.tell(&StatusLine::Ready);
         hooks::start_periodic(&daemon);
         Ok(init::run(&daemon, boot.entrypoint, Duration::from_millis(boot.grace_ms), status).await)
     })

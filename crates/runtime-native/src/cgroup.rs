@@ -66,9 +66,11 @@ impl Hierarchies {
         groups
     }
 
-    /// Moves the calling process back to the groups in which it was when it looked.
+    /// Moves the calling process, which must have one thread, back to the version 1 groups in which it was when it looked,
+    /// see [`Group::enter`].
     pub fn leave(&self) -> Result<()> {
-        self.own.iter().try_for_each(|path| write(&path.join("cgroup.procs"), "0"))
+        let is_v1 = |path: &&PathBuf| self.v2.as_ref().is_none_or(|v2| !path.starts_with(v2));
+        self.own.iter().filter(is_v1).try_for_each(|path| write(&path.join("tasks"), "0"))
     }
 
     fn parse(table: &str) -> Self {

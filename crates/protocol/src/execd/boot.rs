@@ -65,7 +65,7 @@ pub struct BootUser {
 /// What execd reports on [`STATUS_FD`], one line each. It is hostile input to its reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StatusLine {
-    /// The API answers.
+    /// The API answers, and the main process, where there is one to start, was started.
     Ready,
     /// The hook before the main process failed, with the reason; there is no main process then.
     HookFailed(String),

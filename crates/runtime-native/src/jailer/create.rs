@@ -21,6 +21,7 @@ use rustix::thread::{Uid, set_thread_res_uid};
 use super::seat::Seat;
 use super::status::StatusReader;
 use super::{Jail, Mode, destroy, receipt, session, watch};
+use crate::cgroup::Group;
 use crate::disk::{self, Disk, Size};
 use crate::error::{Context, Failure, Kind, Result};
 use crate::idrange::{self, Slot};
@@ -41,8 +42,6 @@ const NAMESPACES: i32 = libc::CLONE_NEWUSER
 const LISTEN_BACKLOG: i32 = 1024;
 /// Most bytes of a boot configuration: twenty times the largest environment that a create request can carry.
 const BOOT_BYTES: u64 = 4 << 20;
-/// How long an execd that dropped a connection may take to end.
-const END_DEADLINE: Duration = Duration::from_secs(2);
 /// Most bytes of a failure report from PID 1, which is not yet hostile but bounded like everything.
 const REPORT_BYTES: usize = 64 << 10;
 
@@ -248,7 +247,11 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<(Live<
     let watching = File::create(jail.paths.sandbox(&plan.id).join(state::WATCHING)).op("make the monitor's lock")?;
     flock(&watching, FlockOperation::NonBlockingLockExclusive).op("lock the monitor's lock")?;
 
-    let cloned = with_identity(slot, || sys::clone_namespaces(NAMESPACES as u64))?.op("clone into new namespaces")?;
+    // A worker with a seat is in the version 1 groups already; without one the first process is moved into all of them.
+    let unified = group.as_ref().filter(|_| seat.is_some()).map(Group::open).transpose()?.flatten();
+    let unified = unified.as_ref().map(AsFd::as_fd);
+    let cloned =
+        with_identity(slot, || sys::clone_into(NAMESPACES as u64, unified))?.op("clone into new namespaces")?;
     let (pid, init) = match cloned {
         Cloned::Parent(pid, init) => (pid, init),
         Cloned::Child => init::run(Birth {
@@ -274,7 +277,6 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<(Live<
     let mut known = State { init: process, slot: slot.map(|slot| slot.0), receipt: None };
     state::store(&jail.paths.sandbox(&plan.id), state::STATE, &known)?;
     map_ids(jail, pid, slot)?;
-    let namespaces = session::to_keep(jail, pid)?;
     if let (Some(group), None) = (&group, seat) {
         group.add(pid)?;
     }
@@ -285,16 +287,17 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<(Live<
         // Beside the first process, which builds its root meanwhile.
         cgroups.leave()?;
     }
+    let namespaces = session::to_keep(jail, pid)?;
+    let disk_root = disk.as_ref().map(|disk| disk::open_root(&disk.mount)).transpose().op("open the disk")?;
+    let limits = receipt::Limits::read(jail, plan, group.as_ref(), disk_root.as_ref());
     await_exec(pipes.errors.0.as_fd(), deadline)?;
 
     // execd reads its configuration first, so nothing of the user's runs before the kernel's word is taken.
-    let disk_root = disk.as_ref().map(|disk| disk::open_root(&disk.mount)).transpose().op("open the disk")?;
-    let receipt = receipt::read(jail, plan, pid, slot, group.as_ref(), disk_root.as_ref())?;
+    let receipt = receipt::read(jail, plan, pid, slot, limits)?;
     boot_execd(order.boot, plan, pipes.control.0.as_fd(), pipes.boot.1, deadline)?;
     let mut status = StatusReader::new(pipes.status.0);
     let console = pipes.console.0;
-    let socket = jail.paths.socket(&plan.id);
-    await_execd(&mut status, init.as_fd(), &socket, deadline).map_err(|failure| with_console(failure, &console))?;
+    await_execd(&mut status, init.as_fd(), deadline).map_err(|failure| with_console(failure, &console))?;
 
     known.receipt = Some(receipt.clone());
     state::store(&jail.paths.sandbox(&plan.id), state::STATE, &known)?;
@@ -320,6 +323,8 @@ fn with_identity<T>(slot: Option<Slot>, action: impl FnOnce() -> T) -> Result<T>
     let Some(slot) = slot else { return Ok(action()) };
     let keep = None::<Uid>;
     set_thread_res_uid(keep, Uid::from_raw(slot.range().first), keep).op("take on the sandbox's id")?;
+    // Files are still root's to open: the version 2 group to clone into is one.
+    sys::set_file_system_uid(Uid::ROOT);
     let result = action();
     // In the child this would be refused later and is not needed: it takes its identity inside. Only the parent,
     // whose real and saved ids are still root's, returns to root; for the child the call succeeds or fails alike.
@@ -468,14 +473,8 @@ fn boot_execd(boot: OwnedFd, plan: &Plan, control: BorrowedFd<'_>, to: OwnedFd, 
     Ok(())
 }
 
-/// Waits until execd has said that it is ready and has answered one request, by which time it has also tried to
-/// start the main process.
-fn await_execd(
-    status: &mut StatusReader,
-    init: BorrowedFd<'_>,
-    socket: &std::path::Path,
-    deadline: Instant,
-) -> Result<()> {
+/// Waits until execd has said that it is ready, by which time it has also started the main process.
+fn await_execd(status: &mut StatusReader, init: BorrowedFd<'_>, deadline: Instant) -> Result<()> {
     while !status.ready() {
         let ended = {
             let mut fds = vec![PollFd::from_borrowed_fd(init, PollFlags::IN)];
@@ -493,41 +492,7 @@ fn await_execd(
             return Err(Failure::internal("execd ended before it was ready"));
         }
     }
-    ping(init, socket, deadline)?;
-    status.read();
-    match status.entrypoint_failure() {
-        Some(why) => Err(Failure::new(Kind::Entrypoint, why)),
-        None => Ok(()),
-    }
-}
-
-fn ping(init: BorrowedFd<'_>, socket: &std::path::Path, deadline: Instant) -> Result<()> {
-    let failure = match ask_execd(init, socket, deadline) {
-        Ok(()) => return Ok(()),
-        Err(failure) => failure,
-    };
-    // A main process that ends at once ends execd with it, also while it is asked: the exit record tells.
-    let ended = wait(&mut [PollFd::from_borrowed_fd(init, PollFlags::IN)], Instant::now() + END_DEADLINE);
-    ended.map_err(|_| failure)
-}
-
-fn ask_execd(init: BorrowedFd<'_>, socket: &std::path::Path, deadline: Instant) -> Result<()> {
-    use std::io::{Read, Write};
-    let (name, _directory) = crate::paths::socket_name(socket).op("name execd's socket")?;
-    let mut stream = std::os::unix::net::UnixStream::connect(name).op("connect to execd")?;
-    stream.write_all(b"GET /ping HTTP/1.1\r\nHost: sandbox\r\nConnection: close\r\n\r\n").op("ask execd")?;
-    stream.set_nonblocking(true).op("ask execd")?;
-    loop {
-        wait(&mut [PollFd::new(&stream, PollFlags::IN), PollFd::from_borrowed_fd(init, PollFlags::IN)], deadline)?;
-        let mut buffer = [0u8; 256];
-        match stream.read(&mut buffer) {
-            // Any answer will do; it is not ours to judge.
-            Ok(count) if count > 0 => return Ok(()),
-            Ok(_) => return Err(Failure::internal("execd closed the connection without an answer")),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error).op("read execd's answer"),
-        }
-    }
+    Ok(())
 }
 
 pub(super) fn wait(fds: &mut [PollFd<'_>], deadline: Instant) -> Result<()> {

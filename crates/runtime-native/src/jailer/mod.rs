@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lifecycle::spec::SandboxId;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
@@ -167,6 +167,8 @@ impl Jail {
 pub fn main(socket: OwnedFd, config: JailerConfig, execd: impl AsRef<[u8]>) -> ! {
     // A session of its own: a Ctrl-C at the terminal is for the command line, which ends sandboxes in order.
     let _ = rustix::process::setsid();
+    // What is made for sandboxes has the mode that is asked for, whoever starts us.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let code = match Jailer::new(socket, config, execd) {
         Ok(mut jailer) => jailer.serve(),
         Err(failure) => {
@@ -214,15 +216,20 @@ impl Jailer {
         let mut buffer = Vec::new();
         self.find_sandboxes();
         loop {
-            self.stock.refill(&self.jail);
-            self.seat_workers();
+            // A create that has just begun goes first, as long as the next one will find a worker, too.
+            let rest = self.seats.rest();
+            if rest.is_none() {
+                self.stock.refill(&self.jail);
+                self.seat_workers();
+            }
+            let timeout = rest.map(|rest| Timespec { tv_sec: 0, tv_nsec: rest.subsec_nanos().into() });
             let (request, child, returned, disk, orphaned) = {
                 let mut fds = vec![PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
                 fds.push(PollFd::from_borrowed_fd(self.stock.returns(), PollFlags::IN));
                 fds.extend(self.stock.incoming().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
                 let monitors = fds.len();
                 fds.extend(self.foreign.iter().map(|foreign| PollFd::new(&foreign.process, PollFlags::IN)));
-                if poll(&mut fds, None).is_err() {
+                if poll(&mut fds, timeout.as_ref()).is_err() {
                     continue;
                 }
                 let hit = |at: usize| !fds[at].revents().is_empty();

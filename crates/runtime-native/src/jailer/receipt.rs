@@ -73,15 +73,19 @@ const CAPABILITIES: &[&str] = &[
 /// Rounding that the kernel's page size brings into a memory limit.
 const PAGE_BYTES: u64 = 4096;
 
-/// Reads everything back and compares it with the plan.
-pub fn read(
-    jail: &Jail,
-    plan: &Plan,
-    pid: Pid,
-    slot: Option<Slot>,
-    group: Option<&Group>,
-    disk: Option<&OwnedFd>,
-) -> Result<Receipt> {
+/// The limits, read back from the kernel. They are the monitor's own doing and stand before the sandbox's first process
+/// runs; read while that builds its root, they cost a create nothing.
+pub struct Limits(BTreeMap<String, AppliedLimit>);
+
+impl Limits {
+    /// Reads them.
+    pub fn read(jail: &Jail, plan: &Plan, group: Option<&Group>, disk: Option<&OwnedFd>) -> Self {
+        Self(limits(jail, plan, group, disk))
+    }
+}
+
+/// Reads everything else back and compares it with the plan.
+pub fn read(jail: &Jail, plan: &Plan, pid: Pid, slot: Option<Slot>, limits: Limits) -> Result<Receipt> {
     let process = format!("/proc/{}", pid.as_raw_nonzero());
     let status = fs::read_to_string(format!("{process}/status")).op("read back the sandbox's status")?;
     let field =
@@ -95,7 +99,7 @@ pub fn read(
         mode: mode(jail.mode).to_owned(),
         id_range: read_range(&process),
         namespaces,
-        limits: limits(jail, plan, group, disk),
+        limits: limits.0,
         rootfs: if jail.mode == Mode::Root { "overlay (id-mapped)" } else { "overlay" }.to_owned(),
         seccomp: field("Seccomp") == Some("2"),
         no_new_privs: field("NoNewPrivs") == Some("1"),

@@ -1,10 +1,11 @@
 //! Workers that wait in fresh cgroups, so that a create need not wait for the kernel to move a process.
 //!
-//! Moving a process between cgroups makes the kernel wait until every core has passed a quiet point: some
-//! milliseconds, tens on a busy machine. A seated worker has had that wait before its order comes. It clones the
-//! sandbox's first process inside its groups, which become the sandbox's, and leaves them itself while that process
-//! builds its root. Groups are named by seat; which a sandbox has is written in its directory before they are used.
-//! A worker whose jailer is gone removes its groups and ends.
+//! Moving the process of another between cgroups makes the kernel wait until every core has passed a quiet point: some
+//! milliseconds, tens on a busy machine, in which nobody else can make, remove or mount a group either. So nobody is
+//! moved: a worker enters the version 1 groups by itself, as a thread, which needs no such wait, and clones the
+//! sandbox's first process from there into the version 2 group; then it leaves them. It has made the groups, which become
+//! the sandbox's, before its order comes. Groups are named by seat; which a sandbox has is written in its directory before
+//! they are used. A worker whose jailer is gone removes its groups and ends.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs;
@@ -36,9 +37,15 @@ const CLEAR_DEADLINE: Duration = Duration::from_secs(5);
 /// How the groups of seats begin.
 const PREFIX: &str = "seat-";
 
+/// How long after a create no new worker is seated, unless the last one is taken: about what a create takes, which would
+/// share its cores otherwise.
+const REST: Duration = Duration::from_millis(20);
+
 /// The seated workers.
 pub struct Seats {
     target: usize,
+    /// When a worker was last given a create.
+    handed: Instant,
     ready: VecDeque<(Pid, OwnedFd)>,
     /// Names of the groups of every worker that was seated and lives, whatever it became.
     names: HashMap<Pid, String>,
@@ -65,7 +72,16 @@ impl Seats {
     pub fn new(jail: &Jail) -> Self {
         let can = jail.cgroups.as_ref().is_some_and(|found| found.v2.is_some() && !found.own.is_empty());
         let target = if can { JailerConfig::SEATED } else { 0 };
-        Self { target, ready: VecDeque::new(), names: HashMap::new(), failures: 0, count: 0 }
+        let handed = Instant::now();
+        Self { target, handed, ready: VecDeque::new(), names: HashMap::new(), failures: 0, count: 0 }
+    }
+
+    /// How long no new worker is seated yet; `None` when it is time.
+    pub fn rest(&self) -> Option<Duration> {
+        if self.ready.is_empty() {
+            return None;
+        }
+        REST.checked_sub(self.handed.elapsed()).filter(|rest| !rest.is_zero())
     }
 
     /// Takes note of an ended child; gives the name of its groups if it was seated once.
@@ -150,6 +166,7 @@ impl Jailer {
             // A worker that has ended cannot take it; the next may.
             if wire::send(socket.as_fd(), &errand, &fds, SendFlags::DONTWAIT).is_ok() {
                 self.seats.failures = 0;
+                self.seats.handed = Instant::now();
                 return Ok(());
             }
         }
@@ -178,7 +195,7 @@ fn wait_seated(jail: &mut Jail, name: String, socket: &OwnedFd, home: BorrowedFd
     let Some(cgroups) = &jail.cgroups else { return Err(Failure::internal("there are no cgroups")) };
     let seat = Seat { name };
     let group = cgroups.group(&jail.cgroup_parent, &seat.name);
-    let seated = group.create().and_then(|()| group.add(getpid()));
+    let seated = group.create().and_then(|()| group.enter());
     let mut buffer = Vec::new();
     let errand = match seated {
         Ok(()) => wire::receive_bytes(socket.as_fd(), &mut buffer, RecvFlags::empty()).op("wait for an errand"),

@@ -34,7 +34,7 @@ impl StatusReader {
         Ok(Self { open: false, ready: true, ..Self::new(reader) })
     }
 
-    /// Whether the API answers.
+    /// Whether the API answers and the main process was started.
     pub fn ready(&self) -> bool {
         self.ready
     }

@@ -66,6 +66,12 @@ pub fn clone_into(flags: u64, group: Option<BorrowedFd<'_>>) -> Result<Cloned, E
 /// `CLONE_INTO_CGROUP` of <linux/sched.h>.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
+/// Sets the id by which files are opened, for this thread; changes of the effective id set it as well.
+pub fn set_file_system_uid(uid: rustix::process::Uid) {
+    // SAFETY: changes the thread's credentials alone; it cannot fail for an id that the thread has.
+    unsafe { libc::setfsuid(uid.as_raw()) };
+}
+
 /// Moves the calling process, which must have one thread, into the namespace that `namespace` names. A PID namespace
 /// takes in only the children that come after.
 pub fn join_namespace(namespace: BorrowedFd<'_>) -> Result<(), Errno> {
