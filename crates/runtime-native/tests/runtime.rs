@@ -43,6 +43,7 @@ fn spec(image: &str, entrypoint: &[&str]) -> SandboxSpec {
         timeout_seconds: None,
         leased: false,
         hooks: protocol::hooks::Hooks::default(),
+        network: lifecycle::spec::Network::None,
     }
 }
 
