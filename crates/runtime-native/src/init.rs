@@ -14,17 +14,19 @@ use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, CapabilitySets, Gid, Uid, remove_capability_from_bounding_set,
     set_capabilities, set_capabilities_secure_bits, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
+use lifecycle::spec::Network;
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Hierarchies;
 use crate::disk;
 use crate::error::{Context, Failure, Result};
+use crate::network;
 use crate::rootfs::{self, Shape, Sources, Writable};
 use crate::sys;
 use crate::wire::{self, Plan, PlanLimits};
 
 /// Capabilities that execd keeps inside its user namespace: those that running commands as other users of the
-/// sandbox and managing its files need. Binding low ports needs none, see [`FIRST_PRIVILEGED_PORT`].
+/// sandbox and managing its files need. Binding low ports needs none, see [`FIRST_UNPRIVILEGED_PORT`].
 pub const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -34,9 +36,10 @@ pub const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::SETPCAP)
     .union(CapabilitySet::SYS_CHROOT);
-/// Everyone may bind ports from here on; port 1 is kept for the platform's own listeners, so that no process of the
-/// sandbox can take their place.
-const FIRST_PRIVILEGED_PORT: &str = "2";
+/// Everyone may bind ports from here on; [`network::PORT`] is kept for the platform's own sockets, so that no process of
+/// the sandbox can take their place.
+pub(crate) const FIRST_UNPRIVILEGED_PORT: &str = "2";
+const PORT_SETTING: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
 /// Soft and hard limit of open files asked for; the host's own hard limit may be lower.
 const OPEN_FILES: u64 = 65_536;
 /// Per-user counters that a sandbox could use to make namespaces of its own.
@@ -152,15 +155,24 @@ fn become_execd(birth: Birth<'_>, errors: &OwnedFd) -> Result<std::convert::Infa
     sys::unshare_cgroup_namespace().op("enter a cgroup namespace")?;
     let sources = sources(go, fds, &birth)?;
     rustix::system::sethostname(birth.plan.id.as_str().as_bytes()).op("set the host name")?;
-    sys::bring_loopback_up().op("bring the loopback interface up")?;
+    match &birth.plan.network {
+        Network::None => {
+            sys::bring_loopback_up().op("bring the loopback interface up")?;
+            network_settings();
+        }
+        Network::Steered { reachable } => steer(reachable, birth.control.as_fd())?,
+    }
     let namespace_limits = open_namespace_limits();
-    network_settings();
     let shm_bytes = birth.plan.limits.memory_bytes.map_or(DEFAULT_SHM_BYTES, |bytes| (bytes / 2).max(4096));
     let shape = Shape {
         hostname: birth.plan.id.as_str(),
         working_dir: birth.plan.working_dir.as_deref(),
         shm_bytes,
         cgroups: birth.cgroups,
+        resolver: match &birth.plan.network {
+            Network::None => None,
+            Network::Steered { .. } => Some(network::RESOLVER),
+        },
     };
     rootfs::enter(sources, &shape)?;
     for limit in namespace_limits {
@@ -279,8 +291,27 @@ pub(crate) fn open_namespace_limits() -> Vec<OwnedFd> {
 
 /// Settings of the sandbox's own network. A kernel without one of them serves programs a little less.
 pub(crate) fn network_settings() {
-    let _ = std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", FIRST_PRIVILEGED_PORT);
+    let _ = std::fs::write(PORT_SETTING, FIRST_UNPRIVILEGED_PORT);
     let _ = std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647");
+}
+
+/// What the first process says of a steered network, as the kernel told it. The sockets travel beside it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Steered {
+    /// Whether the rules are in the kernel.
+    pub rules: bool,
+    /// Whether the port of the sockets is out of everybody's reach.
+    pub port: bool,
+}
+
+/// Makes the network and hands its sockets to the monitor.
+fn steer(reachable: &[protocol::network::Cidr], control: BorrowedFd<'_>) -> Result<()> {
+    let sockets = network::set_up(reachable).map_err(|failure| failure.during("make the sandbox's network"))?;
+    network_settings();
+    let port = std::fs::read_to_string(PORT_SETTING).op("read back the first port that may be bound")?;
+    let word = Steered { rules: network::is_steered()?, port: port.trim() == FIRST_UNPRIVILEGED_PORT };
+    let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
+    wire::send(control, &word, &fds, SendFlags::empty()).op("hand over the sandbox's sockets")
 }
 
 fn limit_resources(limits: &PlanLimits) -> Result<()> {

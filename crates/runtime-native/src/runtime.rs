@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lifecycle::runtime::{
-    BoxFuture, Capabilities, Create, Created, ErrorKind, ExecdAddress, Observed, Pause, Runtime, RuntimeError,
+    BoxFuture, Capabilities, Create, Created, ErrorKind, ExecdAddress, Listeners, Observed, Pause, Runtime,
+    RuntimeError,
 };
-use lifecycle::spec::{HOST_IMAGE, SandboxId};
+use lifecycle::spec::{HOST_IMAGE, Network, SandboxId};
 use protocol::execd::boot::BootConfig;
 use protocol::hooks::DEFAULT_TIMEOUT_SECONDS;
 use tokio::sync::{Mutex, mpsc};
@@ -23,6 +24,7 @@ use crate::unpacker::JailerUnpack;
 use crate::user::memory_file;
 use crate::wire::{Plan, PlanLimits, Reply, Request};
 
+mod network;
 mod sessions;
 
 /// Longest wait for an answer that needs no waiting for a sandbox.
@@ -149,6 +151,7 @@ impl NativeRuntime {
             user: stand.user,
             working_dir: stand.working_dir,
             limits,
+            network: spec.network.clone(),
             leased: spec.leased,
             start_deadline_ms: start_deadline.as_millis() as u64,
             grace_ms,
@@ -160,19 +163,28 @@ impl NativeRuntime {
             let lease = self.settings.lease.as_ref();
             fds.push(lease.ok_or_else(|| Failure::internal("a leased sandbox needs an engine with a lease"))?.as_fd());
         }
+        let id = request.id;
         let request = Request::Create(Box::new(plan));
+        let is_steered = spec.network != Network::None;
         let deadline = start_deadline + CREATE_MARGIN;
         let until = Instant::now() + deadline;
         let mut attempts = 0;
         let answer = loop {
             match self.client.ask(&request, &fds, until.saturating_duration_since(Instant::now())).await {
                 Err(failure) if failure.kind == Kind::NotFound && attempts < UNDONE_ATTEMPTS => attempts += 1,
-                answer => break answer?.0,
+                answer => break answer?,
             }
         };
         match answer {
-            Reply::Created { receipt } => Ok(Created { receipt: *receipt }),
-            other => Err(unexpected(&other).into()),
+            (Reply::Created { receipt }, sockets) => {
+                let listeners = match <[OwnedFd; 4]>::try_from(sockets) {
+                    Ok(sockets) => Some(Listeners::from(sockets)),
+                    Err(_) if is_steered => self.listen_again(id).await?,
+                    Err(_) => None,
+                };
+                Ok(Created { receipt: *receipt, listeners })
+            }
+            (other, _) => Err(unexpected(&other).into()),
         }
     }
 
@@ -334,6 +346,10 @@ impl Runtime for NativeRuntime {
 
     fn isolated(&self) -> Option<&dyn lifecycle::isolated::Isolated> {
         Some(self)
+    }
+
+    fn network(&self) -> Option<&dyn lifecycle::runtime::Network> {
+        (self.capabilities.network == "egress").then_some(self)
     }
 }
 

@@ -13,6 +13,7 @@ mod destroy;
 mod inspect;
 mod layers;
 mod limits;
+mod network;
 mod receipt;
 pub(crate) use receipt::mode as mode_name;
 mod seat;
@@ -462,6 +463,16 @@ fn perform(jail: &Jail, request: Request, reply: OwnedFd, mut fds: Vec<OwnedFd>,
             done(session::start(jail, &session::Order { sandbox, record: *record, spec: *spec, boot }))
         }),
         Request::EndSession { sandbox, session } => done(session::end(jail, &sandbox, &session)),
+        Request::Listen { id } => match network::listen(jail, &id) {
+            Ok(sockets) => {
+                let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
+                // Who does not take them asks again.
+                let _ = wire::send(reply.as_fd(), &Reply::Listening, &fds, SendFlags::empty());
+                return;
+            }
+            Err(failure) => Err(failure),
+        },
+        Request::Steer { id, reachable } => done(network::steer(jail, &id, reachable)),
         Request::ListSessions { sandbox } => session::list(jail, &sandbox).map(|sessions| Reply::Sessions { sessions }),
         Request::Probe => Ok(Reply::Probed(Box::new(probe::probe(jail)))),
     };

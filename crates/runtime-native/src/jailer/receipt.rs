@@ -81,6 +81,7 @@ pub fn read(
     slot: Option<Slot>,
     group: Option<&Group>,
     disk: Option<&OwnedFd>,
+    way_out: &str,
 ) -> Result<Receipt> {
     let process = format!("/proc/{}", pid.as_raw_nonzero());
     let status = fs::read_to_string(format!("{process}/status")).op("read back the sandbox's status")?;
@@ -100,7 +101,7 @@ pub fn read(
         seccomp: field("Seccomp") == Some("2"),
         no_new_privs: field("NoNewPrivs") == Some("1"),
         capabilities: names(effective),
-        network: "none".to_owned(),
+        network: way_out.to_owned(),
         weaker: probe::weaker(jail),
     };
     compare(&receipt, plan, slot, effective, &root)?;
