@@ -292,7 +292,9 @@ pub(crate) fn open_namespace_limits() -> Vec<OwnedFd> {
 /// Settings of the sandbox's own network. A kernel without one of them serves programs a little less.
 pub(crate) fn network_settings() {
     let _ = std::fs::write(PORT_SETTING, FIRST_UNPRIVILEGED_PORT);
-    let _ = std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647");
+    // Only groups that exist inside can be named; an ordinary user's sandbox may have one.
+    let ping = |groups: &str| std::fs::write("/proc/sys/net/ipv4/ping_group_range", groups);
+    let _ = ping("0 65535").or_else(|_| ping("0 0"));
 }
 
 /// What the first process says of a steered network, as the kernel told it. The sockets travel beside it.
