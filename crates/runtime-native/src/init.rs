@@ -142,6 +142,11 @@ fn become_execd(birth: Birth<'_>, errors: &OwnedFd) -> Result<std::convert::Infa
     keep.push(birth.execd.as_raw_fd());
     sys::close_all_except(&keep);
 
+    // While the monitor prepares the rest. What came of it is told only to a monitor that listens.
+    let sockets = match &birth.plan.network {
+        Network::None => Ok(None),
+        Network::Steered { reachable } => network::set_up(reachable).map(Some),
+    };
     let mut buffer = Vec::new();
     let received =
         wire::receive_bytes(birth.control.as_fd(), &mut buffer, RecvFlags::empty()).op("wait for the monitor")?;
@@ -155,12 +160,13 @@ fn become_execd(birth: Birth<'_>, errors: &OwnedFd) -> Result<std::convert::Infa
     sys::unshare_cgroup_namespace().op("enter a cgroup namespace")?;
     let sources = sources(go, fds, &birth)?;
     rustix::system::sethostname(birth.plan.id.as_str().as_bytes()).op("set the host name")?;
-    match &birth.plan.network {
-        Network::None => {
-            sys::bring_loopback_up().op("bring the loopback interface up")?;
-            network_settings();
-        }
-        Network::Steered { reachable } => steer(reachable, birth.control.as_fd())?,
+    let sockets = sockets.map_err(|failure| failure.during("make the sandbox's network"))?;
+    if sockets.is_none() {
+        sys::bring_loopback_up().op("bring the loopback interface up")?;
+    }
+    network_settings();
+    if let Some(sockets) = sockets {
+        hand_over(&sockets, birth.control.as_fd())?;
     }
     let namespace_limits = open_namespace_limits();
     let shm_bytes = birth.plan.limits.memory_bytes.map_or(DEFAULT_SHM_BYTES, |bytes| (bytes / 2).max(4096));
@@ -306,10 +312,8 @@ pub struct Steered {
     pub port: bool,
 }
 
-/// Makes the network and hands its sockets to the monitor.
-fn steer(reachable: &[protocol::network::Cidr], control: BorrowedFd<'_>) -> Result<()> {
-    let sockets = network::set_up(reachable).map_err(|failure| failure.during("make the sandbox's network"))?;
-    network_settings();
+/// Reads the network back and hands its sockets to the monitor.
+fn hand_over(sockets: &[OwnedFd], control: BorrowedFd<'_>) -> Result<()> {
     let port = std::fs::read_to_string(PORT_SETTING).op("read back the first port that may be bound")?;
     let word = Steered { rules: network::is_steered()?, port: port.trim() == FIRST_UNPRIVILEGED_PORT };
     let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();

@@ -457,7 +457,7 @@ fn the_rules_are_what_the_systems_program_reads() {
     );
     let text = serde_json::to_string(&of("rule")).expect("text");
     assert!(!text.contains("\"ct\"") && !text.contains("redirect") && !text.contains("dnat"), "{text}");
-    assert_eq!(of("rule").len(), 25, "{text}");
+    assert_eq!(of("rule").len(), 21, "{text}");
     drop(listeners);
 }
 

@@ -427,6 +427,7 @@ fn perform(jail: &Jail, request: Request, reply: OwnedFd, mut fds: Vec<OwnedFd>,
         Ok(fds.remove(0))
     };
     let done = |result: Result<()>| result.map(|()| Reply::Done);
+    let mut settling = None;
     let result = match request {
         Request::Create(plan) => {
             let order = take(&mut fds, "a boot configuration").and_then(|boot| {
@@ -472,7 +473,10 @@ fn perform(jail: &Jail, request: Request, reply: OwnedFd, mut fds: Vec<OwnedFd>,
             }
             Err(failure) => Err(failure),
         },
-        Request::Steer { id, reachable } => done(network::steer(jail, &id, reachable)),
+        Request::Steer { id, reachable } => network::steer(jail, &id, reachable).map(|open| {
+            settling = Some(open);
+            Reply::Done
+        }),
         Request::ListSessions { sandbox } => session::list(jail, &sandbox).map(|sessions| Reply::Sessions { sessions }),
         Request::Probe => Ok(Reply::Probed(Box::new(probe::probe(jail)))),
     };
@@ -480,6 +484,7 @@ fn perform(jail: &Jail, request: Request, reply: OwnedFd, mut fds: Vec<OwnedFd>,
     if let Err(errno) = wire::send(reply.as_fd(), &message, &[], SendFlags::empty()) {
         eprintln!("osb jailer: answer: {errno}");
     }
+    drop((reply, settling));
 }
 
 fn prepare_directories(paths: &Paths, config: &JailerConfig) -> Result<()> {

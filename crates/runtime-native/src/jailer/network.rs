@@ -19,8 +19,9 @@ pub fn listen(jail: &Jail, id: &SandboxId) -> Result<[OwnedFd; 4]> {
     network::listen()
 }
 
-/// Replaces the ranges in which connections may be asked for. The plan on disk says so before the kernel does it.
-pub fn steer(jail: &Jail, id: &SandboxId, reachable: Vec<Cidr>) -> Result<()> {
+/// Replaces the ranges in which connections may be asked for. The plan on disk says so before the kernel does it. What
+/// comes back is to be closed after the answer, see [`network::steer`].
+pub fn steer(jail: &Jail, id: &SandboxId, reachable: Vec<Cidr>) -> Result<OwnedFd> {
     policy::check_reachable(&reachable)?;
     let (mut home, _lock) = open(jail, id)?;
     home.plan.network = Network::Steered { reachable: reachable.clone() };

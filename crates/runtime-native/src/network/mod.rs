@@ -48,8 +48,9 @@ pub(crate) fn set_up(reachable: &[Cidr]) -> Result<[OwnedFd; 4]> {
     listen()
 }
 
-/// Replaces the ranges in which connections may be asked for, in one step.
-pub(crate) fn steer(reachable: &[Cidr]) -> Result<()> {
+/// Replaces the ranges in which connections may be asked for, in one step. Closing what comes back waits, up to some
+/// tens of milliseconds, until no core looks at the old ranges any more: better after the answer.
+pub(crate) fn steer(reachable: &[Cidr]) -> Result<OwnedFd> {
     rules::replace_reachable(reachable)
 }
 

@@ -3,6 +3,8 @@
 //! Numbers are those of <linux/netlink.h>. The kernel works on a message before the call that sends it returns, so no
 //! answer has to be waited for.
 
+use std::os::fd::OwnedFd;
+
 use rustix::io::Errno;
 use rustix::net::netlink::NETFILTER;
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -70,13 +72,17 @@ impl Batch {
         }
     }
 
-    /// Sends all and reads the answers; at least one must come, and none may be a refusal.
-    pub fn send(&self, protocol: Option<Protocol>) -> Result<(), Refused> {
-        self.ask(protocol).map(drop)
+    /// Sends all and reads the answers; at least one must come, and none may be a refusal. Gives back the socket.
+    pub fn send(&self, protocol: Option<Protocol>) -> Result<OwnedFd, Refused> {
+        self.exchange(protocol).map(|(socket, _)| socket)
     }
 
-    /// The same, and gives the first answer that is more than an acknowledgement: what follows its header.
+    /// The same, but gives the first answer that is more than an acknowledgement: what follows its header.
     pub fn ask(&self, protocol: Option<Protocol>) -> Result<Option<Vec<u8>>, Refused> {
+        self.exchange(protocol).map(|(_, told)| told)
+    }
+
+    fn exchange(&self, protocol: Option<Protocol>) -> Result<(OwnedFd, Option<Vec<u8>>), Refused> {
         let failed = |errno| Refused { what: "talk to the kernel", errno };
         let socket =
             rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)
@@ -88,7 +94,7 @@ impl Batch {
             let length = match rustix::net::recv(&socket, &mut buffer[..], RecvFlags::DONTWAIT) {
                 Ok((length, _)) => length,
                 Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) if answered => return Ok(told),
+                Err(Errno::AGAIN) if answered => return Ok((socket, told)),
                 Err(errno) => return Err(failed(errno)),
             };
             let mut rest = &buffer[..length];

@@ -56,5 +56,5 @@ pub fn set_up() -> Result<()> {
         });
     }
     batch.acknowledge();
-    batch.send(ROUTING).map_err(|no| refused(no.what, no.errno))
+    batch.send(ROUTING).map(drop).map_err(|no| refused(no.what, no.errno))
 }

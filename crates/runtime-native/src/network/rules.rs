@@ -1,6 +1,7 @@
 //! The rules of a sandbox's network, as one transaction.
 
 use std::net::Ipv6Addr;
+use std::os::fd::OwnedFd;
 
 use protocol::network::Cidr;
 
@@ -92,11 +93,11 @@ pub fn load(reachable: &[Cidr]) -> Result<()> {
         });
     }
     add_elements(&mut batch, reachable);
-    send(batch)
+    send(batch).map(drop)
 }
 
 /// Empties both sets and fills them again, for everybody at the same moment.
-pub fn replace_reachable(reachable: &[Cidr]) -> Result<()> {
+pub fn replace_reachable(reachable: &[Cidr]) -> Result<OwnedFd> {
     let mut batch = begin();
     for family in [V4, V6] {
         batch.add("empty a set of addresses", DELETE_ELEMENTS, 0, &header(INET), |to| elements_of(to, family));
@@ -137,8 +138,10 @@ fn rules() -> Vec<(&'static str, Vec<Expression>)> {
     add(LOCAL, &[&udp, &to_port(PORT), &[PortUnreachable]]);
     add(LOCAL, &[&[Accept]]);
 
-    for local in local_destinations() {
-        add(LEAVING, &[&local, &[GoTo(LOCAL)]]);
+    for family in [V4, V6] {
+        for (field, value) in local(family) {
+            add(LEAVING, &[&is(family), &[Load(field), Is(value), GoTo(LOCAL)]]);
+        }
     }
     for family in [V4, V6] {
         let from_our_socket = [Load(SourcePort), Is(PORT.to_be_bytes().to_vec())];
@@ -165,15 +168,13 @@ fn rules() -> Vec<(&'static str, Vec<Expression>)> {
     }
     add(LEAVING, &[&[Prohibited]]);
 
-    add(ARRIVING, &[&[LoadProtocol, IsNot(vec![TCP]), Accept]]);
-    for local in local_destinations() {
-        add(ARRIVING, &[&local, &[Accept]]);
-    }
     for (family, listener) in [(V4, vec![127, 0, 0, 1]), (V6, Ipv6Addr::LOCALHOST.octets().to_vec())] {
-        add(ARRIVING, &[&is(family), &tcp, &[HandOver(family, listener), Accept]]);
+        let not_local = local(family).map(|(field, value)| [Load(field), IsNot(value)]).concat();
+        let leaves = [&is(family)[..], &tcp, &not_local].concat();
+        add(ARRIVING, &[&leaves, &[HandOver(family, listener), Accept]]);
+        // Nobody holds our socket: nothing else inside may have the connection.
+        add(ARRIVING, &[&leaves, &[Reset]]);
     }
-    // Nobody holds our socket: nothing else inside may have the connection.
-    add(ARRIVING, &[&tcp, &[Reset]]);
     rules
 }
 
@@ -188,13 +189,13 @@ fn own(family: Family) -> Vec<u8> {
     }
 }
 
-/// Packets to the sandbox itself: one alternative each.
-fn local_destinations() -> Vec<Vec<Expression>> {
-    let to = |family: Family, address: Vec<u8>| {
-        [&is(family)[..], &[Load(Destination(family)), Is(address)]].concat()
+/// What makes a destination local, by field and value: one alternative each.
+fn local(family: Family) -> [(Field, Vec<u8>); 2] {
+    let loopback = match family {
+        V4 => (FirstOfDestination, vec![127]),
+        V6 => (Destination(V6), Ipv6Addr::LOCALHOST.octets().to_vec()),
     };
-    let loopback4 = [&is(V4)[..], &[Load(FirstOfDestination), Is(vec![127])]].concat();
-    vec![loopback4, to(V4, own(V4)), to(V6, Ipv6Addr::LOCALHOST.octets().to_vec()), to(V6, own(V6))]
+    [loopback, (Destination(family), own(family))]
 }
 
 /// The destination becomes the source, the sandbox's own address the destination, and one port another.
@@ -224,7 +225,7 @@ fn begin() -> Batch {
     batch
 }
 
-fn send(mut batch: Batch) -> Result<()> {
+fn send(mut batch: Batch) -> Result<OwnedFd> {
     batch.acknowledge();
     mark(&mut batch, BATCH_END);
     batch.send(FILTER).map_err(|no| refused(no.what, no.errno))
