@@ -125,6 +125,12 @@ impl NativeRuntime {
     async fn make(&self, request: Create<'_>) -> std::result::Result<Created, RuntimeError> {
         let spec = request.spec;
         let limits = self.limits(&spec.limits)?;
+        let is_steered = spec.network != Network::None;
+        if is_steered && self.network().is_none() {
+            let message = "networkPolicy: this machine cannot give a sandbox a way out; the kernel needs nf_tables with \
+                           tproxy and reject, and IPv6";
+            return Err(RuntimeError::new(ErrorKind::Unsupported, message));
+        }
         let stand = if spec.image == HOST_IMAGE { self.host_image().await? } else { self.image(&request).await? };
         let mut env: BTreeMap<String, String> = BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned())]);
         env.extend(stand.env);
@@ -165,7 +171,6 @@ impl NativeRuntime {
         }
         let id = request.id;
         let request = Request::Create(Box::new(plan));
-        let is_steered = spec.network != Network::None;
         let deadline = start_deadline + CREATE_MARGIN;
         let until = Instant::now() + deadline;
         let mut attempts = 0;

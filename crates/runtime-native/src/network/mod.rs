@@ -24,6 +24,9 @@ use rustix::io::Errno;
 
 use crate::error::{Failure, Kind, Result};
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use sockets::are_ours;
 pub(crate) use sockets::open as listen;
 
