@@ -87,6 +87,9 @@ pub struct SandboxSpec {
     pub network: Network,
 }
 
+/// Most ranges of addresses that one sandbox may reach: their rules fit into one message to a kernel.
+pub const MAX_REACHABLE: usize = 1024;
+
 /// Which way out a sandbox has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -97,8 +100,8 @@ pub enum Network {
     /// What wants to leave is steered to sockets that whoever decides about it holds
     /// ([`Listeners`](crate::runtime::Listeners)).
     Steered {
-        /// Where TCP connections may be asked for; one to any other address is refused by the kernel. Names are asked
-        /// for in any case.
+        /// Where TCP connections may be asked for, [`MAX_REACHABLE`] ranges at most; one to any other address is refused
+        /// by the kernel. Names are asked for in any case.
         reachable: Vec<Cidr>,
     },
 }

@@ -7,6 +7,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
+use lifecycle::spec::Network;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -14,7 +15,6 @@ use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, CapabilitySets, Gid, Uid, remove_capability_from_bounding_set,
     set_capabilities, set_capabilities_secure_bits, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
-use lifecycle::spec::Network;
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Hierarchies;

@@ -1,11 +1,10 @@
 //! The jailer's own judgement of a plan: a captured server must not be able to ask for more than a sandbox.
 
-use lifecycle::spec::Network;
+use lifecycle::spec::{MAX_REACHABLE, Network};
 use protocol::network::Cidr;
 
 use crate::disk;
 use crate::error::{Failure, Kind, Result};
-use crate::network::MAX_REACHABLE;
 use crate::paths::Paths;
 use crate::wire::{Plan, PlanLimits};
 

@@ -14,10 +14,9 @@ use std::time::{Duration, Instant};
 use common::{Census, DEADLINE, Jailer, plan, ranges};
 use lifecycle::isolated::{Mount, MountKind, Record, SessionId, SessionSpec};
 use lifecycle::runtime::{Exit, Listeners};
-use lifecycle::spec::{Network, SandboxId};
+use lifecycle::spec::{MAX_REACHABLE, Network, SandboxId};
 use protocol::execd::isolated::CreateSession;
 use runtime_native::error::Kind;
-use runtime_native::network::MAX_REACHABLE;
 use runtime_native::state::{self, State};
 use runtime_native::wire::{Plan, PlanLimits, Reply, Request, Seen};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -241,8 +240,10 @@ fn our_port_can_be_neither_asked_nor_taken() {
             b(SOCK_STREAM, $h, 1); b(SOCK_DGRAM, $h, 1) }
             t('127.0.0.1', 1); t('10.0.0.2', 1); t('::1', 1); t('fd00::2', 1);
             u('127.0.0.1', 1); u('10.0.0.2', 1); u('::1', 1); u('fd00::2', 1);";
-        let lines = format!("{every} print qq(go\\n); sleep 0.05 until -s '/tmp/closed'; {every} print qq(end\\n); sleep 1000;")
-            .replace("sleep 0.05", "select(undef, undef, undef, 0.05)");
+        let lines = format!(
+            "{every} print qq(go\\n); sleep 0.05 until -s '/tmp/closed'; {every} print qq(end\\n); sleep 1000;"
+        )
+        .replace("sleep 0.05", "select(undef, undef, undef, 0.05)");
         let script = format!("(read line </tmp/fifo; echo yes >/tmp/closed) & {}", perl(&lines));
         let script = format!("mkfifo /tmp/fifo; {script}");
         let (_, listeners) = jailer.create_steered(&plan, &script).expect("create");
@@ -284,7 +285,10 @@ fn nobody_inside_gets_what_was_meant_for_us() {
     let (_, listeners) = jailer.create_steered(&plan, &perl(&lines)).expect("create");
     let outside = Outside::serve(listeners);
     let console = jailer.wait_console(&plan.id, "go\n");
-    assert!(console.contains("tcp 203.0.113.9 8443: 203.0.113.9 8443\nudp 8.8.8.8 53: answer from 8.8.8.8 53"), "{console}");
+    assert!(
+        console.contains("tcp 203.0.113.9 8443: 203.0.113.9 8443\nudp 8.8.8.8 53: answer from 8.8.8.8 53"),
+        "{console}"
+    );
     drop(outside);
     std::fs::write(format!("/proc/{}/root/tmp/closed", init(&jailer, &plan.id)), "yes").expect("tell the sandbox");
     let console = jailer.wait_console(&plan.id, "end\n");
@@ -324,6 +328,19 @@ fn the_sockets_can_be_made_anew_only_when_nobody_holds_them() {
         assert_eq!((&line, jailer.console(&plan.id).as_str()), (b"first\n", expected));
         drop(outside);
     });
+}
+
+#[test]
+fn whoever_closed_the_sockets_gets_them_anew_at_once() {
+    let jailer = Jailer::start();
+    for _ in 0..10 {
+        let plan = steered(REACHABLE);
+        drop(jailer.create_steered(&plan, "exec sleep 1000").expect("create"));
+        for _ in 0..20 {
+            drop(jailer.listen(&plan.id).expect("listen"));
+        }
+        jailer.destroy(&plan.id, Duration::ZERO);
+    }
 }
 
 #[test]
@@ -405,11 +422,14 @@ fn a_sandbox_without_a_network_has_nothing_to_change() {
 #[test]
 fn as_many_ranges_as_are_allowed_are_loaded_and_one_more_is_refused() {
     let jailer = Jailer::start();
-    let range = |n: usize| if n % 2 == 0 { format!("203.{}.{}.0/25", n / 256, n % 256) } else { format!("2001:db8:{n:x}::/48") };
+    let range = |n: usize| {
+        if n % 2 == 0 { format!("203.{}.{}.0/25", n / 256, n % 256) } else { format!("2001:db8:{n:x}::/48") }
+    };
     let texts: Vec<String> = (0..=MAX_REACHABLE).map(range).collect();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let last = MAX_REACHABLE - 1;
-    let lines = format!("t('203.3.254.127', 80); t('203.3.254.128', 80); t('2001:db8:{last:x}::1', 80); t('203.0.0.1', 80)");
+    let lines =
+        format!("t('203.3.254.127', 80); t('203.3.254.128', 80); t('2001:db8:{last:x}::1', 80); t('203.0.0.1', 80)");
     let printed = inside(&jailer, &steered(&texts[..MAX_REACHABLE]), &lines);
     assert_eq!(
         printed,
@@ -427,7 +447,8 @@ fn as_many_ranges_as_are_allowed_are_loaded_and_one_more_is_refused() {
 /// The rules as the system's own program reads them.
 fn ruleset(jailer: &Jailer, id: &SandboxId) -> serde_json::Value {
     let net = format!("--net=/proc/{}/ns/net", init(jailer, id));
-    let output = Command::new("nsenter").args([&net, "nft", "-j", "list", "ruleset"]).output().expect("nsenter and nft");
+    let output =
+        Command::new("nsenter").args([&net, "nft", "-j", "list", "ruleset"]).output().expect("nsenter and nft");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
@@ -441,20 +462,21 @@ fn the_rules_are_what_the_systems_program_reads() {
     let all = rules["nftables"].as_array().expect("a list");
     let of = |kind: &str| all.iter().filter_map(|one| one.get(kind)).cloned().collect::<Vec<_>>();
     assert_eq!(of("table").len(), 1);
-    assert!(all.iter().filter_map(|one| one.as_object()).flatten().all(|(_, one)| one.get("table").is_none_or(|t| t == "osb")));
+    assert!(
+        all.iter()
+            .filter_map(|one| one.as_object())
+            .flatten()
+            .all(|(_, one)| one.get("table").is_none_or(|t| t == "osb"))
+    );
     let chains: Vec<String> = of("chain")
         .iter()
-        .map(|chain| format!("{} {} {} {}", chain["name"], chain["hook"], chain["prio"], chain["policy"]).replace('"', ""))
+        .map(|chain| {
+            format!("{} {} {} {}", chain["name"], chain["hook"], chain["prio"], chain["policy"]).replace('"', "")
+        })
         .collect();
     assert_eq!(chains, ["local null null null", "leaving output 0 drop", "arriving prerouting -150 accept"]);
     let elements: Vec<String> = of("set").iter().map(|set| set["elem"].to_string().replace('"', "")).collect();
-    assert_eq!(
-        elements,
-        [
-            "[192.0.2.1,{range:[203.0.113.0,203.0.114.255]}]",
-            "[{prefix:{addr:2001:db8::,len:32}}]",
-        ]
-    );
+    assert_eq!(elements, ["[192.0.2.1,{range:[203.0.113.0,203.0.114.255]}]", "[{prefix:{addr:2001:db8::,len:32}}]",]);
     let text = serde_json::to_string(&of("rule")).expect("text");
     assert!(!text.contains("\"ct\"") && !text.contains("redirect") && !text.contains("dnat"), "{text}");
     assert_eq!(of("rule").len(), 21, "{text}");
@@ -472,12 +494,15 @@ fn an_isolated_session_shares_the_network_or_has_its_own() {
     for (number, own_network) in [(1, false), (2, true)] {
         let mounts = vec![Mount { path: "/w".to_owned(), kind: MountKind::Rw }];
         let spec = SessionSpec { mounts, own_tmp: true, own_network, ..SessionSpec::default() };
-        let lines = format!("t('203.0.113.9', 443); t('192.0.2.1', 443); b(SOCK_STREAM, '127.0.0.1', 1); open(my $f, '>', '/w/done{number}'); sleep 1000;");
+        let lines = format!(
+            "t('203.0.113.9', 443); t('192.0.2.1', 443); b(SOCK_STREAM, '127.0.0.1', 1); open(my $f, '>', '/w/done{number}'); sleep 1000;"
+        );
         let script = format!("exec >/w/out{number} 2>&1; {}", perl(&lines));
         let boot = common::boot(&plan, &script);
         let id = SessionId::parse(&format!("00000000-0000-4000-8000-{number:012}")).expect("a UUID");
         let record = Record { id, created_ms: 1, asked: CreateSession::default() };
-        let request = Request::StartSession { sandbox: plan.id.clone(), record: Box::new(record), spec: Box::new(spec) };
+        let request =
+            Request::StartSession { sandbox: plan.id.clone(), record: Box::new(record), spec: Box::new(spec) };
         let reply = jailer.ask(&request, &[boot.as_fd()]).0;
         assert!(matches!(reply, Reply::Done), "{reply:?}");
     }

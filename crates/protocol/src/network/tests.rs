@@ -28,7 +28,9 @@ fn a_range_reaches_from_its_first_to_its_last_address() {
 
 #[test]
 fn what_is_no_range_is_refused() {
-    for text in ["", "/", "1.2.3.4/", "1.2.3.4/33", "::1/129", "1.2.3.4/+8", "1.2.3.4/-1", "a.b/8", "1.2.3/8", "1.2.3.4/8/8"] {
+    for text in
+        ["", "/", "1.2.3.4/", "1.2.3.4/33", "::1/129", "1.2.3.4/+8", "1.2.3.4/-1", "a.b/8", "1.2.3/8", "1.2.3.4/8/8"]
+    {
         assert!(text.parse::<Cidr>().is_err(), "{text}");
     }
 }

@@ -116,8 +116,10 @@ pub fn run(jail: &Jail, mut order: Order<'_>, reply: OwnedFd) {
     match made {
         Ok(Made { live, receipt, sockets }) => {
             answer(&reply, &Reply::Created { receipt: Box::new(receipt) }, &sockets);
-            // The sockets are the asker's alone: a copy here would keep them open when all others are closed.
-            drop((lock, reply, sockets));
+            // The sockets are the asker's alone: a copy here would keep them open when all others are closed. Who wants
+            // them anew waits for the lock.
+            drop(sockets);
+            drop((lock, reply));
             watch::until_end(jail, live);
         }
         Err(failure) => {

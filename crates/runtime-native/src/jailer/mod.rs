@@ -465,10 +465,12 @@ fn perform(jail: &Jail, request: Request, reply: OwnedFd, mut fds: Vec<OwnedFd>,
         }),
         Request::EndSession { sandbox, session } => done(session::end(jail, &sandbox, &session)),
         Request::Listen { id } => match network::listen(jail, &id) {
-            Ok(sockets) => {
+            Ok((sockets, lock)) => {
                 let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
                 // Who does not take them asks again.
                 let _ = wire::send(reply.as_fd(), &Reply::Listening, &fds, SendFlags::empty());
+                drop(sockets);
+                drop(lock);
                 return;
             }
             Err(failure) => Err(failure),

@@ -12,11 +12,12 @@ use super::session::Home;
 use crate::error::{Context, Failure, Kind, Result};
 use crate::{network, policy, state};
 
-/// Makes the four sockets anew.
-pub fn listen(jail: &Jail, id: &SandboxId) -> Result<[OwnedFd; 4]> {
-    let (home, _lock) = open(jail, id)?;
+/// Makes the four sockets anew. The lock is to be kept until they are sent and closed here, so that the next who wants
+/// them does not meet our copies.
+pub fn listen(jail: &Jail, id: &SandboxId) -> Result<([OwnedFd; 4], File)> {
+    let (home, lock) = open(jail, id)?;
     enter(jail, &home)?;
-    network::listen()
+    Ok((network::listen()?, lock))
 }
 
 /// Replaces the ranges in which connections may be asked for. The plan on disk says so before the kernel does it. What
@@ -32,8 +33,13 @@ pub fn steer(jail: &Jail, id: &SandboxId, reachable: Vec<Cidr>) -> Result<OwnedF
 
 /// The sandbox, with its network to ourselves.
 fn open(jail: &Jail, id: &SandboxId) -> Result<(Home, File)> {
-    let lock = File::create(jail.paths.sandbox(id).join(state::NETWORK));
-    let lock = lock.map_err(|_| Failure::new(Kind::NotFound, format!("sandbox {id} does not run")))?;
+    let directory = jail.paths.sandbox(id);
+    let gone = |_| Failure::new(Kind::NotFound, format!("sandbox {id} does not run"));
+    // A create that is still at work holds this until it has handed the sockets over.
+    let made = File::open(directory.join(state::LOCK)).map_err(gone)?;
+    flock(&made, FlockOperation::LockShared).op("lock the sandbox")?;
+    drop(made);
+    let lock = File::create(directory.join(state::NETWORK)).map_err(gone)?;
     flock(&lock, FlockOperation::LockExclusive).op("lock the sandbox's network")?;
     let home = Home::open(jail, id)?;
     match home.plan.network {

@@ -234,8 +234,8 @@ fn kept_by(monitor: i32) -> Result<Vec<OwnedFd>> {
 }
 
 fn nobody_keeps() -> Failure {
-    let message =
-        "the process that kept the sandbox's namespaces open was killed; make a new sandbox for isolated sessions";
+    let message = "the process that kept the sandbox's namespaces open was killed; make a new sandbox to have isolated \
+                   sessions in it or to change its network";
     Failure::new(Kind::Unsupported, message)
 }
 

@@ -140,7 +140,10 @@ impl Expression {
             Self::Store(field) => step("payload", &|to| {
                 let (header, offset, length) = field.place();
                 let (kind, at, transport) = field.checksum();
-                numbers(to, &[(5, REGISTER), (2, header), (3, offset), (4, length), (6, kind), (7, at), (8, transport)]);
+                numbers(
+                    to,
+                    &[(5, REGISTER), (2, header), (3, offset), (4, length), (6, kind), (7, at), (8, transport)],
+                );
             }),
             Self::Constant(value) => step("immediate", &|to| constant(to, REGISTER, value)),
             Self::Mask(bits) => step("bitwise", &|to| {

@@ -38,8 +38,6 @@ pub const ADDRESS6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 pub const RESOLVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 53);
 /// Port of our sockets: below [`crate::init::FIRST_UNPRIVILEGED_PORT`], so that nobody inside can bind it.
 pub(crate) const PORT: u16 = 1;
-/// Most ranges of one sandbox: their messages fit into a socket's default buffer twice.
-pub const MAX_REACHABLE: usize = 1024;
 
 /// Makes the network of the calling process's namespace, which is new, and opens its sockets.
 ///

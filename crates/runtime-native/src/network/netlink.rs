@@ -67,9 +67,10 @@ impl Batch {
 
     /// Asks for an answer to the message that was added last.
     pub fn acknowledge(&mut self) {
-        if let Some((start, _)) = self.messages.last() {
-            self.bytes[start + 6] |= ACKNOWLEDGE as u8;
-        }
+        let Some((start, _)) = self.messages.last() else { return };
+        let flags = &mut self.bytes[start + 6..start + 8];
+        let more = u16::from_ne_bytes([flags[0], flags[1]]) | ACKNOWLEDGE;
+        flags.copy_from_slice(&more.to_ne_bytes());
     }
 
     /// Sends all and reads the answers; at least one must come, and none may be a refusal. Gives back the socket.
@@ -84,9 +85,8 @@ impl Batch {
 
     fn exchange(&self, protocol: Option<Protocol>) -> Result<(OwnedFd, Option<Vec<u8>>), Refused> {
         let failed = |errno| Refused { what: "talk to the kernel", errno };
-        let socket =
-            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)
-                .map_err(failed)?;
+        let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)
+            .map_err(failed)?;
         rustix::net::send(&socket, &self.bytes, SendFlags::empty()).map_err(failed)?;
         let mut buffer = vec![0; ANSWER_BYTES];
         let (mut answered, mut told) = (false, None);

@@ -29,7 +29,9 @@ pub fn intervals(ranges: &[Cidr], family: Family) -> Vec<Interval> {
     let mut merged: Vec<(u128, u128)> = Vec::new();
     for (first, last) in bounds {
         match merged.last_mut() {
-            Some(before) if before.1.checked_add(1).is_none_or(|behind| first <= behind) => before.1 = before.1.max(last),
+            Some(before) if before.1.checked_add(1).is_none_or(|behind| first <= behind) => {
+                before.1 = before.1.max(last)
+            }
             _ => merged.push((first, last)),
         }
     }
