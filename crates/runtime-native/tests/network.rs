@@ -423,7 +423,7 @@ fn a_sandbox_without_a_network_has_nothing_to_change() {
 fn as_many_ranges_as_are_allowed_are_loaded_and_one_more_is_refused() {
     let jailer = Jailer::start();
     let range = |n: usize| {
-        if n % 2 == 0 { format!("203.{}.{}.0/25", n / 256, n % 256) } else { format!("2001:db8:{n:x}::/48") }
+        if n.is_multiple_of(2) { format!("203.{}.{}.0/25", n / 256, n % 256) } else { format!("2001:db8:{n:x}::/48") }
     };
     let texts: Vec<String> = (0..=MAX_REACHABLE).map(range).collect();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
