@@ -5,16 +5,21 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use protocol::network::Cidr;
+
 use crate::runtime::{
-    BoxFuture, Capabilities, Create, Created, ErrorKind, ExecdAddress, Exit, Observed, Pause, Receipt, Runtime,
-    RuntimeError,
+    BoxFuture, Capabilities, Create, Created, ErrorKind, ExecdAddress, Exit, Listeners, Network, Observed, Pause,
+    Receipt, Runtime, RuntimeError,
 };
-use crate::spec::SandboxId;
+use crate::spec::{self, SandboxId};
 
 /// The calls that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +32,10 @@ pub enum Call {
     Pause,
     /// [`Pause::resume`].
     Resume,
+    /// [`Network::listen`].
+    Listen,
+    /// [`Network::steer`].
+    Steer,
 }
 
 /// The fake; clones share their sandboxes, as a restarted server shares the machine.
@@ -39,6 +48,7 @@ pub struct FakeRuntime {
 #[derive(Default)]
 struct Inner {
     sandboxes: BTreeMap<SandboxId, Observed>,
+    reachable: BTreeMap<SandboxId, Vec<Cidr>>,
     failures: BTreeMap<Call, RuntimeError>,
     held: bool,
     ended: VecDeque<SandboxId>,
@@ -106,6 +116,11 @@ impl FakeRuntime {
         self.lock().creates
     }
 
+    /// Where connections of a sandbox may be asked for, if it has a network.
+    pub fn reachable(&self, id: &SandboxId) -> Option<Vec<Cidr>> {
+        self.lock().reachable.get(id).cloned()
+    }
+
     fn change(&self, id: &SandboxId, call: Call, from: &Observed, to: Observed) -> Result<(), RuntimeError> {
         let mut inner = self.lock();
         inner.fail(call)?;
@@ -131,7 +146,7 @@ impl Runtime for FakeRuntime {
             pause: true,
             limits: limits.into(),
             fractional_cpu: true,
-            network: "none".to_owned(),
+            network: "egress".to_owned(),
             weaker: vec!["isolates nothing".to_owned()],
         }
     }
@@ -148,8 +163,17 @@ impl Runtime for FakeRuntime {
             if let Err(error) = inner.fail(Call::Create) {
                 return Poll::Ready(Err(error));
             }
+            let listeners = match &request.spec.network {
+                spec::Network::None => None,
+                spec::Network::Steered { reachable } => {
+                    inner.reachable.insert(request.id.clone(), reachable.clone());
+                    Some(listeners()?)
+                }
+            };
             inner.sandboxes.insert(request.id.clone(), Observed::Running);
-            Poll::Ready(Ok(Created { receipt: Receipt { mode: "user".to_owned(), ..Receipt::default() } }))
+            let network = if listeners.is_some() { "egress" } else { "none" }.to_owned();
+            let receipt = Receipt { mode: "user".to_owned(), network, ..Receipt::default() };
+            Poll::Ready(Ok(Created { receipt, listeners }))
         }))
     }
 
@@ -158,6 +182,7 @@ impl Runtime for FakeRuntime {
             let mut inner = self.lock();
             inner.fail(Call::Destroy)?;
             inner.sandboxes.remove(id);
+            inner.reachable.remove(id);
             Ok(())
         })
     }
@@ -194,6 +219,52 @@ impl Runtime for FakeRuntime {
 
     fn pause(&self) -> Option<&dyn Pause> {
         Some(self)
+    }
+
+    fn network(&self) -> Option<&dyn Network> {
+        Some(self)
+    }
+}
+
+/// Sockets on free ports of the machine's own loopback, so that a test can come from the sandbox's side.
+fn listeners() -> Result<Listeners, RuntimeError> {
+    let made = || -> io::Result<[OwnedFd; 4]> {
+        let (v4, v6) = ((Ipv4Addr::LOCALHOST, 0), (Ipv6Addr::LOCALHOST, 0));
+        Ok([
+            TcpListener::bind(v4)?.into(),
+            TcpListener::bind(v6)?.into(),
+            UdpSocket::bind(v4)?.into(),
+            UdpSocket::bind(v6)?.into(),
+        ])
+    };
+    let made = made().map_err(|error| RuntimeError::new(ErrorKind::Internal, format!("make sockets: {error}")))?;
+    Ok(Listeners::from(made))
+}
+
+fn without_network(id: &SandboxId) -> RuntimeError {
+    RuntimeError::new(ErrorKind::Invalid, format!("sandbox {id} has no network"))
+}
+
+impl Network for FakeRuntime {
+    fn listen<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<Listeners, RuntimeError>> {
+        Box::pin(async move {
+            let mut inner = self.lock();
+            inner.fail(Call::Listen)?;
+            match inner.reachable.contains_key(id) {
+                true => listeners(),
+                false => Err(without_network(id)),
+            }
+        })
+    }
+
+    fn steer<'a>(&'a self, id: &'a SandboxId, reachable: &'a [Cidr]) -> BoxFuture<'a, Result<(), RuntimeError>> {
+        Box::pin(async move {
+            let mut inner = self.lock();
+            inner.fail(Call::Steer)?;
+            let known = inner.reachable.get_mut(id).ok_or_else(|| without_network(id))?;
+            *known = reachable.to_vec();
+            Ok(())
+        })
     }
 }
 

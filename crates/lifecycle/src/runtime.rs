@@ -6,10 +6,12 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
+use protocol::network::Cidr;
 use serde::{Deserialize, Serialize};
 
 use crate::isolated::Isolated;
@@ -54,6 +56,59 @@ pub trait Runtime: Send + Sync + 'static {
     fn isolated(&self) -> Option<&dyn Isolated> {
         None
     }
+
+    /// Steered networks ([`Network::Steered`](crate::spec::Network)), if this runtime can.
+    fn network(&self) -> Option<&dyn Network> {
+        None
+    }
+}
+
+/// Sandboxes whose connections and questions for names arrive at sockets outside of them.
+pub trait Network: Send + Sync {
+    /// Makes the sockets of a sandbox anew, after every copy of the last ones was closed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Held`] while somebody still holds one, [`ErrorKind::Invalid`] for a sandbox without a network.
+    fn listen<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<Listeners, RuntimeError>>;
+
+    /// Replaces the ranges in which TCP connections may be asked for, in one step, for connections that come after;
+    /// those that exist go on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a sandbox without a network.
+    fn steer<'a>(&'a self, id: &'a SandboxId, reachable: &'a [Cidr]) -> BoxFuture<'a, Result<(), RuntimeError>>;
+}
+
+/// The sockets on which everything arrives that wants to leave a sandbox. They belong to the sandbox's network and are
+/// served from outside.
+///
+/// The local address of an accepted connection is the address and port that the sandbox asked for. The *sender* of a
+/// datagram, which is a DNS question, is the address that was asked, with the asker's port; what is sent back to it
+/// reaches the asker as an answer of that address, port 53.
+#[derive(Debug)]
+pub struct Listeners {
+    /// Listens for TCP over IPv4.
+    pub tcp4: OwnedFd,
+    /// Listens for TCP over IPv6.
+    pub tcp6: OwnedFd,
+    /// Receives UDP over IPv4.
+    pub udp4: OwnedFd,
+    /// Receives UDP over IPv6.
+    pub udp6: OwnedFd,
+}
+
+impl Listeners {
+    /// The sockets in the order in which they travel.
+    pub fn into_array(self) -> [OwnedFd; 4] {
+        [self.tcp4, self.tcp6, self.udp4, self.udp6]
+    }
+}
+
+impl From<[OwnedFd; 4]> for Listeners {
+    /// Takes them in the order of [`Listeners::into_array`].
+    fn from([tcp4, tcp6, udp4, udp6]: [OwnedFd; 4]) -> Self {
+        Self { tcp4, tcp6, udp4, udp6 }
+    }
 }
 
 /// Freezing with memory kept.
@@ -94,10 +149,13 @@ impl std::fmt::Debug for PullAuth {
 }
 
 /// A sandbox that answers.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Created {
     /// What the kernel really applied.
     pub receipt: Receipt,
+    /// Its sockets, for a steered network. `None` also where an earlier request made the sandbox and somebody holds
+    /// them since.
+    pub listeners: Option<Listeners>,
 }
 
 /// Where an execd listens.
@@ -182,7 +240,7 @@ pub struct Receipt {
     pub no_new_privs: bool,
     /// Effective capabilities of execd inside its user namespace.
     pub capabilities: Vec<String>,
-    /// Which way out the sandbox has: `none`.
+    /// Which way out the sandbox has: `none` or `egress`.
     pub network: String,
     /// What is weaker than on a machine that can do everything, one sentence each.
     pub weaker: Vec<String>,
@@ -222,7 +280,7 @@ pub struct Capabilities {
     pub limits: BTreeMap<String, String>,
     /// Whether fractions of a core can be enforced.
     pub fractional_cpu: bool,
-    /// Which network a sandbox has: `none` until there is a way out.
+    /// Which network a sandbox can have: `none`, or `egress` where what wants to leave can be steered.
     pub network: String,
     /// What is weaker here, one sentence each.
     pub weaker: Vec<String>,
@@ -260,6 +318,8 @@ pub enum ErrorKind {
     NotFound,
     /// The request names something that cannot be so.
     Invalid,
+    /// Somebody still holds what was asked for.
+    Held,
     /// The runtime itself failed; worth another try.
     Internal,
 }

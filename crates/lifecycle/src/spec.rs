@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use protocol::hooks::Hooks;
+use protocol::network::Cidr;
 use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
@@ -81,6 +82,28 @@ pub struct SandboxSpec {
     /// Commands that the sandbox runs by itself: checked, and passed on to execd as they are.
     #[serde(default)]
     pub hooks: Hooks,
+    /// Which way out it has.
+    #[serde(default)]
+    pub network: Network,
+}
+
+/// Most ranges of addresses that one sandbox may reach: their rules fit into one message to a kernel.
+pub const MAX_REACHABLE: usize = 1024;
+
+/// Which way out a sandbox has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Network {
+    /// None: it has a loopback interface, and nothing leaves.
+    #[default]
+    None,
+    /// What wants to leave is steered to sockets that whoever decides about it holds
+    /// ([`Listeners`](crate::runtime::Listeners)).
+    Steered {
+        /// Where TCP connections may be asked for, [`MAX_REACHABLE`] ranges at most; one to any other address is refused
+        /// by the kernel. Names are asked for in any case.
+        reachable: Vec<Cidr>,
+    },
 }
 
 impl SandboxSpec {

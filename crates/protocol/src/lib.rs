@@ -9,4 +9,5 @@ pub mod execd;
 pub mod headers;
 pub mod hooks;
 pub mod lifecycle;
+pub mod network;
 pub mod schedule;

@@ -32,6 +32,8 @@ pub enum Kind {
     NotFound,
     /// The request names something of the sandbox that cannot be so.
     Invalid,
+    /// Somebody still holds what was asked for.
+    Held,
     /// The jailer's own policy refuses the plan: a fault of the caller or an attack.
     Refused,
     /// Anything else.
@@ -86,6 +88,7 @@ impl From<Failure> for RuntimeError {
             Kind::Unsupported => ErrorKind::Unsupported,
             Kind::NotFound => ErrorKind::NotFound,
             Kind::Invalid => ErrorKind::Invalid,
+            Kind::Held => ErrorKind::Held,
             Kind::Refused | Kind::Internal => ErrorKind::Internal,
         };
         RuntimeError::new(kind, failure.message)

@@ -7,6 +7,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
+use lifecycle::spec::Network;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -19,12 +20,13 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::Hierarchies;
 use crate::disk;
 use crate::error::{Context, Failure, Result};
+use crate::network;
 use crate::rootfs::{self, Shape, Sources, Writable};
 use crate::sys;
 use crate::wire::{self, Plan, PlanLimits};
 
 /// Capabilities that execd keeps inside its user namespace: those that running commands as other users of the
-/// sandbox and managing its files need. Binding low ports needs none, see [`FIRST_PRIVILEGED_PORT`].
+/// sandbox and managing its files need. Binding low ports needs none, see [`FIRST_UNPRIVILEGED_PORT`].
 pub const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -34,9 +36,10 @@ pub const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::SETPCAP)
     .union(CapabilitySet::SYS_CHROOT);
-/// Everyone may bind ports from here on; port 1 is kept for the platform's own listeners, so that no process of the
-/// sandbox can take their place.
-const FIRST_PRIVILEGED_PORT: &str = "2";
+/// Everyone may bind ports from here on; [`network::PORT`] is kept for the platform's own sockets, so that no process of
+/// the sandbox can take their place.
+pub(crate) const FIRST_UNPRIVILEGED_PORT: &str = "2";
+const PORT_SETTING: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
 /// Soft and hard limit of open files asked for; the host's own hard limit may be lower.
 const OPEN_FILES: u64 = 65_536;
 /// Per-user counters that a sandbox could use to make namespaces of its own.
@@ -139,6 +142,11 @@ fn become_execd(birth: Birth<'_>, errors: &OwnedFd) -> Result<std::convert::Infa
     keep.push(birth.execd.as_raw_fd());
     sys::close_all_except(&keep);
 
+    // While the monitor prepares the rest. What came of it is told only to a monitor that listens.
+    let sockets = match &birth.plan.network {
+        Network::None => Ok(None),
+        Network::Steered { reachable } => network::set_up(reachable).map(Some),
+    };
     let mut buffer = Vec::new();
     let received =
         wire::receive_bytes(birth.control.as_fd(), &mut buffer, RecvFlags::empty()).op("wait for the monitor")?;
@@ -152,15 +160,25 @@ fn become_execd(birth: Birth<'_>, errors: &OwnedFd) -> Result<std::convert::Infa
     sys::unshare_cgroup_namespace().op("enter a cgroup namespace")?;
     let sources = sources(go, fds, &birth)?;
     rustix::system::sethostname(birth.plan.id.as_str().as_bytes()).op("set the host name")?;
-    sys::bring_loopback_up().op("bring the loopback interface up")?;
-    let namespace_limits = open_namespace_limits();
+    let sockets = sockets.map_err(|failure| failure.during("make the sandbox's network"))?;
+    if sockets.is_none() {
+        sys::bring_loopback_up().op("bring the loopback interface up")?;
+    }
     network_settings();
+    if let Some(sockets) = sockets {
+        hand_over(&sockets, birth.control.as_fd())?;
+    }
+    let namespace_limits = open_namespace_limits();
     let shm_bytes = birth.plan.limits.memory_bytes.map_or(DEFAULT_SHM_BYTES, |bytes| (bytes / 2).max(4096));
     let shape = Shape {
         hostname: birth.plan.id.as_str(),
         working_dir: birth.plan.working_dir.as_deref(),
         shm_bytes,
         cgroups: birth.cgroups,
+        resolver: match &birth.plan.network {
+            Network::None => None,
+            Network::Steered { .. } => Some(network::RESOLVER),
+        },
     };
     rootfs::enter(sources, &shape)?;
     for limit in namespace_limits {
@@ -279,8 +297,27 @@ pub(crate) fn open_namespace_limits() -> Vec<OwnedFd> {
 
 /// Settings of the sandbox's own network. A kernel without one of them serves programs a little less.
 pub(crate) fn network_settings() {
-    let _ = std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", FIRST_PRIVILEGED_PORT);
-    let _ = std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647");
+    let _ = std::fs::write(PORT_SETTING, FIRST_UNPRIVILEGED_PORT);
+    // Only groups that exist inside can be named; an ordinary user's sandbox may have one.
+    let ping = |groups: &str| std::fs::write("/proc/sys/net/ipv4/ping_group_range", groups);
+    let _ = ping("0 65535").or_else(|_| ping("0 0"));
+}
+
+/// What the first process says of a steered network, as the kernel told it. The sockets travel beside it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Steered {
+    /// Whether the rules are in the kernel.
+    pub rules: bool,
+    /// Whether the port of the sockets is out of everybody's reach.
+    pub port: bool,
+}
+
+/// Reads the network back and hands its sockets to the monitor.
+fn hand_over(sockets: &[OwnedFd], control: BorrowedFd<'_>) -> Result<()> {
+    let port = std::fs::read_to_string(PORT_SETTING).op("read back the first port that may be bound")?;
+    let word = Steered { rules: network::is_steered()?, port: port.trim() == FIRST_UNPRIVILEGED_PORT };
+    let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
+    wire::send(control, &word, &fds, SendFlags::empty()).op("hand over the sandbox's sockets")
 }
 
 fn limit_resources(limits: &PlanLimits) -> Result<()> {

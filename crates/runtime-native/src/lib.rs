@@ -11,6 +11,7 @@ mod exits;
 pub mod idrange;
 pub mod init;
 pub mod jailer;
+pub mod network;
 pub mod paths;
 pub mod policy;
 pub mod probe;

@@ -1,5 +1,8 @@
 //! The jailer's own judgement of a plan: a captured server must not be able to ask for more than a sandbox.
 
+use lifecycle::spec::{MAX_REACHABLE, Network};
+use protocol::network::Cidr;
+
 use crate::disk;
 use crate::error::{Failure, Kind, Result};
 use crate::paths::Paths;
@@ -48,7 +51,19 @@ pub fn check(plan: &Plan, paths: &Paths) -> Result<()> {
     if plan.start_deadline_ms > MAX_START_DEADLINE_MS || plan.grace_ms > MAX_GRACE_MS {
         return refuse("a deadline of the plan is too long".to_owned());
     }
+    if let Network::Steered { reachable } = &plan.network {
+        check_reachable(reachable)?;
+    }
     check_limits(&plan.limits)
+}
+
+/// Accepts as many ranges as the kernel takes in one piece.
+pub fn check_reachable(reachable: &[Cidr]) -> Result<()> {
+    if reachable.len() <= MAX_REACHABLE {
+        return Ok(());
+    }
+    let message = format!("a sandbox may reach {MAX_REACHABLE} ranges of addresses at most, not {}", reachable.len());
+    Err(Failure::new(Kind::Invalid, message))
 }
 
 /// Accepts 64 lower-case hex digits.

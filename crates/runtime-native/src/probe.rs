@@ -2,14 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use lifecycle::runtime::Capabilities;
+use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Failure, Kind, Result};
+use crate::error::{Context, Failure, Kind, Result};
 use crate::init::Ids;
-use crate::jailer::{Jail, Mode};
+use crate::jailer::{Jail, Mode, create};
+use crate::sys::{self, Cloned};
+
+/// How long the trial of a network may take; the machine may be overloaded.
+const TRIAL_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The jailer's answer to a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +29,8 @@ pub struct Probe {
     pub kernel: String,
     /// Why disk images cannot be used, if they cannot.
     pub disk_images: Option<String>,
+    /// Why a sandbox cannot have a network, if it cannot.
+    pub network: Option<String>,
 }
 
 /// Looks at everything. Makes no sandbox.
@@ -33,6 +42,7 @@ pub(crate) fn probe(jail: &Jail) -> Probe {
     for name in ["disk", "inodes"] {
         limits.insert(name.to_owned(), if jail.disk_images { "ext4 image" } else { "tmpfs" }.to_owned());
     }
+    let network = network();
     let capabilities = Capabilities {
         runtime: "native".to_owned(),
         arch: if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }.to_owned(),
@@ -40,7 +50,7 @@ pub(crate) fn probe(jail: &Jail) -> Probe {
         pause: jail.cgroups.as_ref().is_some_and(|found| found.can_freeze()),
         fractional_cpu: limits.get("cpu").is_some_and(|means| means.starts_with("cgroup")),
         limits,
-        network: "none".to_owned(),
+        network: if network.is_ok() { "egress" } else { "none" }.to_owned(),
         weaker: weaker(jail),
     };
     let uname = rustix::system::uname();
@@ -49,6 +59,7 @@ pub(crate) fn probe(jail: &Jail) -> Probe {
         sessions: sessions(jail),
         kernel: uname.release().to_string_lossy().into_owned(),
         disk_images: disk_images().err().map(|failure| failure.message),
+        network: network.err().map(|failure| failure.message),
     }
 }
 
@@ -101,6 +112,29 @@ pub(crate) fn weaker(jail: &Jail) -> Vec<String> {
         weaker.push("Disks are memory, because disk images cannot be made here.".to_owned());
     }
     weaker
+}
+
+/// Whether what wants to leave a sandbox can be steered: tried out in namespaces that end with their only process.
+fn network() -> Result<()> {
+    let (report, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).op("make a pipe")?;
+    match sys::clone_namespaces((libc::CLONE_NEWUSER | libc::CLONE_NEWNET) as u64).op("make a network namespace")? {
+        Cloned::Parent(pid, _) => {
+            drop(writer);
+            let tried = create::await_exec(report.as_fd(), Instant::now() + TRIAL_DEADLINE);
+            if tried.is_err() {
+                let _ = kill_process(pid, Signal::KILL); // not reaped yet, so the number is its own
+            }
+            let _ = waitpid(Some(pid), WaitOptions::empty());
+            tried
+        }
+        Cloned::Child => {
+            if let Err(failure) = crate::network::set_up(&[]) {
+                // Nothing to be done if nobody reads it.
+                let _ = rustix::io::write(&writer, &serde_json::to_vec(&failure).unwrap_or_default());
+            }
+            std::process::exit(0)
+        }
+    }
 }
 
 /// Whether disk images can be made, or why not.

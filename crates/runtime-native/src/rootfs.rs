@@ -3,6 +3,7 @@
 //! Everything is mounted from descriptors onto descriptors that were opened beneath the new root without following
 //! links, so an image cannot steer a mount elsewhere. Nothing here reads a path of the host except `/dev/*` nodes.
 
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -89,6 +90,8 @@ pub struct Shape<'a> {
     pub shm_bytes: u64,
     /// What to show beneath /sys/fs/cgroup.
     pub cgroups: Option<&'a Hierarchies>,
+    /// Whom to ask for names, if anybody answers.
+    pub resolver: Option<Ipv4Addr>,
 }
 
 /// Builds the root and makes it the root of this process; the host's tree is gone afterwards.
@@ -378,8 +381,11 @@ fn etc(upper: &OwnedFd, layers: &[OwnedFd], shape: &Shape<'_>) -> Result<()> {
     rustix::fs::fchmod(&etc, mode).op("set the mode of /etc")?;
     let name = shape.hostname;
     let hosts = format!("127.0.0.1\tlocalhost {name}\n::1\tlocalhost ip6-localhost ip6-loopback\n");
-    let resolver = "# This sandbox has no way out; names are not resolved.\n";
-    for (file, text) in [("hosts", hosts.as_str()), ("hostname", &format!("{name}\n")), ("resolv.conf", resolver)] {
+    let resolver = match shape.resolver {
+        Some(address) => format!("nameserver {address}\n"),
+        None => "# This sandbox has no way out; names are not resolved.\n".to_owned(),
+    };
+    for (file, text) in [("hosts", &hosts), ("hostname", &format!("{name}\n")), ("resolv.conf", &resolver)] {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let opened =
             rustix::fs::openat(&etc, file, flags, Mode::from_raw_mode(0o644)).op(format!("make /etc/{file}"))?;

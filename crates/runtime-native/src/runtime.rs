@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lifecycle::runtime::{
-    BoxFuture, Capabilities, Create, Created, ErrorKind, ExecdAddress, Observed, Pause, Runtime, RuntimeError,
+    BoxFuture, Capabilities, Create, Created, ErrorKind, ExecdAddress, Listeners, Observed, Pause, Runtime,
+    RuntimeError,
 };
-use lifecycle::spec::{HOST_IMAGE, SandboxId};
+use lifecycle::spec::{HOST_IMAGE, Network, SandboxId};
 use protocol::execd::boot::BootConfig;
 use protocol::hooks::DEFAULT_TIMEOUT_SECONDS;
 use tokio::sync::{Mutex, mpsc};
@@ -23,6 +24,7 @@ use crate::unpacker::JailerUnpack;
 use crate::user::memory_file;
 use crate::wire::{Plan, PlanLimits, Reply, Request};
 
+mod network;
 mod sessions;
 
 /// Longest wait for an answer that needs no waiting for a sandbox.
@@ -123,6 +125,12 @@ impl NativeRuntime {
     async fn make(&self, request: Create<'_>) -> std::result::Result<Created, RuntimeError> {
         let spec = request.spec;
         let limits = self.limits(&spec.limits)?;
+        let is_steered = spec.network != Network::None;
+        if is_steered && self.network().is_none() {
+            let message = "networkPolicy: this machine cannot give a sandbox a way out; the kernel needs nf_tables with \
+                           tproxy and reject, and IPv6";
+            return Err(RuntimeError::new(ErrorKind::Unsupported, message));
+        }
         let stand = if spec.image == HOST_IMAGE { self.host_image().await? } else { self.image(&request).await? };
         let mut env: BTreeMap<String, String> = BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned())]);
         env.extend(stand.env);
@@ -149,6 +157,7 @@ impl NativeRuntime {
             user: stand.user,
             working_dir: stand.working_dir,
             limits,
+            network: spec.network.clone(),
             leased: spec.leased,
             start_deadline_ms: start_deadline.as_millis() as u64,
             grace_ms,
@@ -160,6 +169,7 @@ impl NativeRuntime {
             let lease = self.settings.lease.as_ref();
             fds.push(lease.ok_or_else(|| Failure::internal("a leased sandbox needs an engine with a lease"))?.as_fd());
         }
+        let id = request.id;
         let request = Request::Create(Box::new(plan));
         let deadline = start_deadline + CREATE_MARGIN;
         let until = Instant::now() + deadline;
@@ -167,12 +177,19 @@ impl NativeRuntime {
         let answer = loop {
             match self.client.ask(&request, &fds, until.saturating_duration_since(Instant::now())).await {
                 Err(failure) if failure.kind == Kind::NotFound && attempts < UNDONE_ATTEMPTS => attempts += 1,
-                answer => break answer?.0,
+                answer => break answer?,
             }
         };
         match answer {
-            Reply::Created { receipt } => Ok(Created { receipt: *receipt }),
-            other => Err(unexpected(&other).into()),
+            (Reply::Created { receipt }, sockets) => {
+                let listeners = match <[OwnedFd; 4]>::try_from(sockets) {
+                    Ok(sockets) => Some(Listeners::from(sockets)),
+                    Err(_) if is_steered => self.listen_again(id).await?,
+                    Err(_) => None,
+                };
+                Ok(Created { receipt: *receipt, listeners })
+            }
+            (other, _) => Err(unexpected(&other).into()),
         }
     }
 
@@ -334,6 +351,10 @@ impl Runtime for NativeRuntime {
 
     fn isolated(&self) -> Option<&dyn lifecycle::isolated::Isolated> {
         Some(self)
+    }
+
+    fn network(&self) -> Option<&dyn lifecycle::runtime::Network> {
+        (self.capabilities.network == "egress").then_some(self)
     }
 }
 

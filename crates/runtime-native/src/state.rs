@@ -112,6 +112,8 @@ pub const GROUP: &str = "group";
 pub const LOCK: &str = "lock";
 /// Name of the file that a monitor keeps locked while it writes in the directory.
 pub const WATCHING: &str = "watching";
+/// Name of the lock by which changes of the sandbox's network come one after the other.
+pub const NETWORK: &str = "network.lock";
 /// Name of the console log.
 pub const CONSOLE: &str = "console.log";
 /// Name of the older half of the console log.

@@ -9,7 +9,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use lifecycle::isolated::{Record, SessionId, SessionSpec};
 use lifecycle::runtime::{Observed, Receipt};
-use lifecycle::spec::SandboxId;
+use lifecycle::spec::{Network, SandboxId};
+use protocol::network::Cidr;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -99,6 +100,18 @@ pub enum Request {
         /// Which one.
         session: SessionId,
     },
+    /// Make the sockets of a steered network anew. Answered by [`Reply::Listening`].
+    Listen {
+        /// The sandbox.
+        id: SandboxId,
+    },
+    /// Replace the ranges in which connections may be asked for.
+    Steer {
+        /// The sandbox.
+        id: SandboxId,
+        /// The ranges.
+        reachable: Vec<Cidr>,
+    },
     /// Name every session of a sandbox of which anything exists.
     ListSessions {
         /// The sandbox.
@@ -114,7 +127,8 @@ pub enum Request {
 pub enum Reply {
     /// Done, nothing to say.
     Done,
-    /// The sandbox runs and its execd answers.
+    /// The sandbox runs and its execd answers. Descriptors: the sockets of a steered network, unless an earlier request
+    /// got them.
     Created {
         /// What the kernel applied.
         receipt: Box<Receipt>,
@@ -152,6 +166,9 @@ pub enum Reply {
         /// Their working directory.
         working_dir: Option<String>,
     },
+    /// The sockets of a steered network follow beside this packet, in the order of
+    /// [`Listeners`](lifecycle::runtime::Listeners).
+    Listening,
     /// Isolated sessions.
     Sessions {
         /// Oldest first.
@@ -206,6 +223,9 @@ pub struct Plan {
     pub working_dir: Option<String>,
     /// Limits to enforce.
     pub limits: PlanLimits,
+    /// Which way out it has.
+    #[serde(default)]
+    pub network: Network,
     /// Whether a lease comes with the request: the sandbox ends when the other end of that pipe is closed.
     pub leased: bool,
     /// Milliseconds until execd must have answered.

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::Jailer;
-use lifecycle::runtime::{Create, ErrorKind, ExecdAddress, Exit, Observed, Runtime};
-use lifecycle::spec::{Limits, SandboxId, SandboxSpec};
+use lifecycle::runtime::{Create, Created, ErrorKind, ExecdAddress, Exit, Observed, Runtime, RuntimeError};
+use lifecycle::spec::{Limits, Network, SandboxId, SandboxSpec};
 use runtime_native::{Client, NativeRuntime, Settings};
 
 async fn connect(jailer: &Jailer) -> NativeRuntime {
@@ -43,6 +43,7 @@ fn spec(image: &str, entrypoint: &[&str]) -> SandboxSpec {
         timeout_seconds: None,
         leased: false,
         hooks: protocol::hooks::Hooks::default(),
+        network: Network::None,
     }
 }
 
@@ -50,13 +51,32 @@ fn id(text: &str) -> SandboxId {
     SandboxId::parse(&format!("{text}-{}", std::process::id())).expect("valid id")
 }
 
-async fn create(
-    runtime: &NativeRuntime,
-    id: &SandboxId,
-    spec: &SandboxSpec,
-) -> Result<(), lifecycle::runtime::RuntimeError> {
+async fn create(runtime: &NativeRuntime, id: &SandboxId, spec: &SandboxSpec) -> Result<Created, RuntimeError> {
     let request = Create { id, spec, token: "token", pull_auth: None, progress: &|_| {} };
-    runtime.create(request).await.map(drop)
+    runtime.create(request).await
+}
+
+#[tokio::test]
+async fn the_sockets_of_a_network_come_with_the_sandbox() {
+    let jailer = Jailer::start();
+    let runtime = connect(&jailer).await;
+    assert_eq!(runtime.capabilities().network, "egress");
+    let network = runtime.network().expect("a network");
+    let id = id("steered");
+    let reachable = common::ranges(&["203.0.113.0/24"]);
+    let spec = SandboxSpec { network: Network::Steered { reachable }, ..spec("host", &["sleep", "1000"]) };
+    let created = create(&runtime, &id, &spec).await.expect("create");
+    assert_eq!(created.receipt.network, "egress");
+    let listeners = created.listeners.expect("sockets");
+    network.steer(&id, &common::ranges(&["192.0.2.0/24", "2001:db8::/32"])).await.expect("steer");
+    assert_eq!(network.listen(&id).await.expect_err("held").kind, ErrorKind::Held);
+    // A server that was killed and asks again finds the sandbox; whoever has the sockets keeps them.
+    assert!(create(&runtime, &id, &spec).await.expect("create again").listeners.is_none());
+    drop(listeners);
+    assert!(create(&runtime, &id, &spec).await.expect("create again").listeners.is_some());
+    drop(network.listen(&id).await.expect("listen"));
+    runtime.destroy(&id, Duration::ZERO).await.expect("destroy");
+    assert_eq!(network.listen(&id).await.expect_err("gone").kind, ErrorKind::NotFound);
 }
 
 #[tokio::test]

@@ -112,7 +112,9 @@ pub(crate) fn create_failure_code(error: &RuntimeError) -> &'static str {
         ErrorKind::Image => code::IMAGE_PULL_FAILED,
         ErrorKind::Entrypoint => code::INVALID_ENTRYPOINT,
         ErrorKind::Unsupported => code::NOT_SUPPORTED,
-        ErrorKind::Exhausted | ErrorKind::NotFound | ErrorKind::Invalid | ErrorKind::Internal => code::START_FAILED,
+        ErrorKind::Exhausted | ErrorKind::NotFound | ErrorKind::Invalid | ErrorKind::Held | ErrorKind::Internal => {
+            code::START_FAILED
+        }
     }
 }
 

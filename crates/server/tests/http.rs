@@ -214,6 +214,6 @@ async fn reports_of_latencies_are_checked() {
 async fn capabilities_say_what_sandboxes_can_have() {
     let server = Server::start().await;
     let body = server.get("/v1/capabilities").await.json();
-    assert_eq!((&body["network"], &body["runtime"]["runtime"]), (&json!("none"), &json!("fake")));
+    assert_eq!((&body["network"], &body["runtime"]["runtime"]), (&json!("egress"), &json!("fake")));
     assert_eq!((&body["features"]["pause"], &body["features"]["snapshots"]), (&json!(true), &json!(false)));
 }

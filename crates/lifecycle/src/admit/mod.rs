@@ -10,7 +10,7 @@ use protocol::hooks::Hooks;
 use protocol::lifecycle::{CreateSandboxRequest, ImageSpec, NetworkPolicy, PlatformSpec};
 
 use crate::runtime::{Capabilities, PullAuth};
-use crate::spec::{HOST_IMAGE, Platform, SandboxSpec};
+use crate::spec::{HOST_IMAGE, Network, Platform, SandboxSpec};
 
 mod labels;
 mod limits;
@@ -122,6 +122,7 @@ pub fn admit(request: CreateSandboxRequest, runtime: &Capabilities, rules: &Rule
         timeout_seconds,
         leased: rules.leased,
         hooks,
+        network: Network::None,
     };
     Ok(Admitted { spec, pull_auth })
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lifecycle::runtime::Receipt;
-use lifecycle::spec::SandboxId;
+use lifecycle::spec::{Network, SandboxId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -25,7 +25,8 @@ use crate::cgroup::Group;
 use crate::disk::{self, Disk, Size};
 use crate::error::{Context, Failure, Kind, Result};
 use crate::idrange::{self, Slot};
-use crate::init::{self, Birth, ByPath, FallbackDisk, Go};
+use crate::init::{self, Birth, ByPath, FallbackDisk, Go, Steered};
+use crate::network;
 use crate::rootfs;
 use crate::state::{self, Monitor, Process, State};
 use crate::sys::{self, Cloned, MountChange};
@@ -90,9 +91,10 @@ pub struct Live<'a> {
 /// Makes the sandbox, answers on `reply`, and stays until its end.
 pub fn run(jail: &Jail, mut order: Order<'_>, reply: OwnedFd) {
     let id = order.plan.id.clone();
-    let answer = |reply: &OwnedFd, message: &Reply| {
+    let answer = |reply: &OwnedFd, message: &Reply, sockets: &[OwnedFd]| {
+        let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
         // A server that is gone asks again after its restart; the sandbox is found then.
-        let _ = wire::send(reply.as_fd(), message, &[], SendFlags::empty());
+        let _ = wire::send(reply.as_fd(), message, &fds, SendFlags::empty());
     };
     let lock = match claim(jail, &order.plan, order.seat.as_ref()) {
         Ok(Claim::Ours(lock)) => lock,
@@ -105,14 +107,17 @@ pub fn run(jail: &Jail, mut order: Order<'_>, reply: OwnedFd) {
                 Ok(Claim::Ours(_)) => return,
                 Err(failure) => Reply::Failed(failure),
             };
-            return answer(&reply, &message);
+            return answer(&reply, &message, &[]);
         }
     };
     let seat = order.seat.take();
     let made = crate::policy::check(&order.plan, &jail.paths).and_then(|()| make(jail, order, seat.as_ref()));
     match made {
-        Ok((live, receipt)) => {
-            answer(&reply, &Reply::Created { receipt: Box::new(receipt) });
+        Ok(Made { live, receipt, sockets }) => {
+            answer(&reply, &Reply::Created { receipt: Box::new(receipt) }, &sockets);
+            // The sockets are the asker's alone: a copy here would keep them open when all others are closed. Who wants
+            // them anew waits for the lock.
+            drop(sockets);
             drop((lock, reply));
             watch::until_end(jail, live);
         }
@@ -123,9 +128,17 @@ pub fn run(jail: &Jail, mut order: Order<'_>, reply: OwnedFd) {
             if let Err(leftover) = destroy::remove_locked(jail, &id, Duration::ZERO) {
                 eprintln!("osb jailer: undo create of {id}: {leftover}");
             }
-            answer(&reply, &Reply::Failed(failure));
+            answer(&reply, &Reply::Failed(failure), &[]);
         }
     }
+}
+
+/// What came of a create.
+struct Made<'a> {
+    live: Live<'a>,
+    receipt: Receipt,
+    /// The sockets of a steered network.
+    sockets: Vec<OwnedFd>,
 }
 
 enum Claim {
@@ -220,7 +233,7 @@ impl Pipes {
     }
 }
 
-fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<(Live<'a>, Receipt)> {
+fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<Made<'a>> {
     let started = Instant::now();
     let deadline = started + Duration::from_millis(order.plan.start_deadline_ms);
     let plan = &order.plan;
@@ -293,7 +306,9 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<(Live<
     await_exec(pipes.errors.0.as_fd(), deadline)?;
 
     // execd reads its configuration first, so nothing of the user's runs before the kernel's word is taken.
-    let receipt = receipt::read(jail, plan, pid, slot, limits)?;
+    let sockets = take_sockets(plan, pipes.control.0.as_fd())?;
+    let way_out = if sockets.is_empty() { "none" } else { "egress" };
+    let receipt = receipt::read(jail, plan, pid, slot, limits, way_out)?;
     boot_execd(order.boot, plan, pipes.control.0.as_fd(), pipes.boot.1, deadline)?;
     let mut status = StatusReader::new(pipes.status.0);
     let console = pipes.console.0;
@@ -315,7 +330,23 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<(Live<
         _namespaces: namespaces,
         watching: Some(watching),
     };
-    Ok((live, receipt))
+    Ok(Made { live, receipt, sockets })
+}
+
+/// The sockets of a steered network, once the kernel has said that it has all of that; none for another.
+fn take_sockets(plan: &Plan, control: BorrowedFd<'_>) -> Result<Vec<OwnedFd>> {
+    if plan.network == Network::None {
+        return Ok(Vec::new());
+    }
+    let missing = || Failure::internal("the kernel has less of the sandbox's network than was asked for");
+    let mut buffer = Vec::new();
+    let received = wire::receive_bytes(control, &mut buffer, RecvFlags::DONTWAIT).op("take the sandbox's sockets")?;
+    let (word, sockets) = received.ok_or_else(missing)?;
+    let word: Steered = serde_json::from_slice(word).map_err(|_| missing())?;
+    match word.rules && word.port && network::are_ours(&sockets)? {
+        true => Ok(sockets),
+        false => Err(missing()),
+    }
 }
 
 /// Runs with the sandbox's host id as effective id, so that the kernel charges the namespaces to it and not to root.
@@ -429,7 +460,7 @@ fn send_go(jail: &Jail, pid: Pid, plan: &Plan, disk: Option<&OwnedFd>, control: 
 }
 
 /// Waits until the error pipe closes, which happens when execd starts.
-pub(super) fn await_exec(errors: BorrowedFd<'_>, deadline: Instant) -> Result<()> {
+pub(crate) fn await_exec(errors: BorrowedFd<'_>, deadline: Instant) -> Result<()> {
     let mut report = Vec::new();
     loop {
         wait(&mut [PollFd::from_borrowed_fd(errors, PollFlags::IN)], deadline)?;

@@ -13,6 +13,7 @@ mod destroy;
 mod inspect;
 mod layers;
 mod limits;
+mod network;
 mod receipt;
 pub(crate) use receipt::mode as mode_name;
 mod seat;
@@ -433,6 +434,7 @@ fn perform(jail: &Jail, request: Request, reply: OwnedFd, mut fds: Vec<OwnedFd>,
         Ok(fds.remove(0))
     };
     let done = |result: Result<()>| result.map(|()| Reply::Done);
+    let mut settling = None;
     let result = match request {
         Request::Create(plan) => {
             let order = take(&mut fds, "a boot configuration").and_then(|boot| {
@@ -469,6 +471,21 @@ fn perform(jail: &Jail, request: Request, reply: OwnedFd, mut fds: Vec<OwnedFd>,
             done(session::start(jail, &session::Order { sandbox, record: *record, spec: *spec, boot }))
         }),
         Request::EndSession { sandbox, session } => done(session::end(jail, &sandbox, &session)),
+        Request::Listen { id } => match network::listen(jail, &id) {
+            Ok((sockets, lock)) => {
+                let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
+                // Who does not take them asks again.
+                let _ = wire::send(reply.as_fd(), &Reply::Listening, &fds, SendFlags::empty());
+                drop(sockets);
+                drop(lock);
+                return;
+            }
+            Err(failure) => Err(failure),
+        },
+        Request::Steer { id, reachable } => network::steer(jail, &id, reachable).map(|open| {
+            settling = Some(open);
+            Reply::Done
+        }),
         Request::ListSessions { sandbox } => session::list(jail, &sandbox).map(|sessions| Reply::Sessions { sessions }),
         Request::Probe => Ok(Reply::Probed(Box::new(probe::probe(jail)))),
     };
@@ -476,6 +493,7 @@ fn perform(jail: &Jail, request: Request, reply: OwnedFd, mut fds: Vec<OwnedFd>,
     if let Err(errno) = wire::send(reply.as_fd(), &message, &[], SendFlags::empty()) {
         eprintln!("osb jailer: answer: {errno}");
     }
+    drop((reply, settling));
 }
 
 fn prepare_directories(paths: &Paths, config: &JailerConfig) -> Result<()> {

@@ -144,14 +144,19 @@ pub fn of_init(jail: &Jail, pid: Pid) -> Option<(SandboxId, SessionId)> {
 }
 
 /// A living sandbox, as much of it as a session needs.
-struct Home {
-    plan: Plan,
+pub(super) struct Home {
+    /// What it was made from.
+    pub plan: Plan,
     /// In the order of [`JOINED`].
     namespaces: Vec<OwnedFd>,
 }
 
 impl Home {
-    fn open(jail: &Jail, sandbox: &SandboxId) -> Result<Self> {
+    /// Finds it.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`] if it does not run.
+    pub fn open(jail: &Jail, sandbox: &SandboxId) -> Result<Self> {
         let gone = || Failure::new(Kind::NotFound, format!("sandbox {sandbox} does not run"));
         let directory = jail.paths.sandbox(sandbox);
         let plan = state::load::<Plan>(&directory, state::PLAN)?.ok_or_else(gone)?;
@@ -171,6 +176,16 @@ impl Home {
         // Looked at again after they were opened: a number that was used again is noticed.
         known.init.open().ok_or_else(gone)?;
         Ok(Self { plan, namespaces })
+    }
+
+    /// Joins the sandbox's user and network namespaces only.
+    pub fn join_network(&self) -> Result<()> {
+        for (name, namespace) in JOINED.iter().zip(&self.namespaces) {
+            if matches!(*name, "user" | "net") {
+                sys::join_namespace(namespace.as_fd()).op(format!("enter the sandbox's {name} namespace"))?;
+            }
+        }
+        Ok(())
     }
 
     /// Joins the sandbox's user namespace and opens its counters, then joins the rest.
@@ -219,8 +234,8 @@ fn kept_by(monitor: i32) -> Result<Vec<OwnedFd>> {
 }
 
 fn nobody_keeps() -> Failure {
-    let message =
-        "the process that kept the sandbox's namespaces open was killed; make a new sandbox for isolated sessions";
+    let message = "the process that kept the sandbox's namespaces open was killed; make a new sandbox to have isolated \
+                   sessions in it or to change its network";
     Failure::new(Kind::Unsupported, message)
 }
 

@@ -10,6 +10,7 @@ fn plan(layer: &str) -> Plan {
         user: None,
         working_dir: None,
         limits: PlanLimits::default(),
+        network: Network::None,
         leased: false,
         start_deadline_ms: 1000,
         grace_ms: 0,

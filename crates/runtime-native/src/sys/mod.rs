@@ -86,6 +86,19 @@ pub fn bring_loopback_up() -> Result<(), Errno> {
     check(rc.into()).map(drop)
 }
 
+/// Lets a socket that is bound to one address serve connections to all that are handed over to it.
+pub fn set_transparent(socket: &std::os::fd::OwnedFd, is_ipv6: bool) -> Result<(), Errno> {
+    let (level, name) = match is_ipv6 {
+        true => (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT),
+        false => (libc::IPPROTO_IP, libc::IP_TRANSPARENT),
+    };
+    let on: libc::c_int = 1;
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel reads one integer, which lives across the call.
+    let rc = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const on).cast(), length) };
+    check(rc.into()).map(drop)
+}
+
 /// Turns the C convention into a `Result`.
 pub(crate) fn check(rc: i64) -> Result<i64, Errno> {
     if rc < 0 {

@@ -9,9 +9,10 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use lifecycle::runtime::Receipt;
+use lifecycle::runtime::{Listeners, Receipt};
 use lifecycle::spec::SandboxId;
 use protocol::execd::boot::BootConfig;
+use protocol::network::Cidr;
 use runtime_native::error::Failure;
 use runtime_native::jailer::JailerConfig;
 use runtime_native::paths::Paths;
@@ -108,6 +109,35 @@ impl Jailer {
         let boot = boot(plan, script);
         match self.ask(&Request::Create(Box::new(plan.clone())), &[boot.as_fd()]).0 {
             Reply::Created { receipt } => Ok(*receipt),
+            Reply::Failed(failure) => Err(failure),
+            other => panic!("unexpected reply {other:?}"),
+        }
+    }
+
+    /// Makes a sandbox with a network; its sockets come beside the receipt.
+    pub fn create_steered(&self, plan: &Plan, script: &str) -> Result<(Receipt, Listeners), Failure> {
+        let boot = boot(plan, script);
+        match self.ask(&Request::Create(Box::new(plan.clone())), &[boot.as_fd()]) {
+            (Reply::Created { receipt }, sockets) => Ok((*receipt, four(sockets))),
+            (Reply::Failed(failure), _) => Err(failure),
+            other => panic!("unexpected reply {other:?}"),
+        }
+    }
+
+    /// Makes the sockets of a sandbox anew.
+    pub fn listen(&self, id: &SandboxId) -> Result<Listeners, Failure> {
+        match self.ask(&Request::Listen { id: id.clone() }, &[]) {
+            (Reply::Listening, sockets) => Ok(four(sockets)),
+            (Reply::Failed(failure), _) => Err(failure),
+            other => panic!("unexpected reply {other:?}"),
+        }
+    }
+
+    /// Changes where a sandbox may ask for connections.
+    pub fn steer(&self, id: &SandboxId, reachable: &[&str]) -> Result<(), Failure> {
+        let request = Request::Steer { id: id.clone(), reachable: ranges(reachable) };
+        match self.ask(&request, &[]).0 {
+            Reply::Done => Ok(()),
             Reply::Failed(failure) => Err(failure),
             other => panic!("unexpected reply {other:?}"),
         }
@@ -313,6 +343,14 @@ pub fn receive(socket: &OwnedFd) -> (Reply, Vec<OwnedFd>) {
     (serde_json::from_slice(text).expect("valid reply"), fds)
 }
 
+fn four(sockets: Vec<OwnedFd>) -> Listeners {
+    <[OwnedFd; 4]>::try_from(sockets).expect("four sockets").into()
+}
+
+pub fn ranges(texts: &[&str]) -> Vec<Cidr> {
+    texts.iter().map(|text| text.parse().expect("a range of addresses")).collect()
+}
+
 pub fn plan() -> Plan {
     let id = format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     Plan {
@@ -322,6 +360,7 @@ pub fn plan() -> Plan {
         user: None,
         working_dir: None,
         limits: PlanLimits { memory_bytes: Some(256 << 20), pids: Some(256), ..PlanLimits::default() },
+        network: lifecycle::spec::Network::None,
         leased: false,
         start_deadline_ms: 20_000,
         grace_ms: 1000,

@@ -23,6 +23,7 @@ fn row(id: &str, second: i64, labels: &[(&str, &str)]) -> Row {
             timeout_seconds: None,
             leased: false,
             hooks: protocol::hooks::Hooks::default(),
+            network: lifecycle::spec::Network::None,
         },
         state: State::Pending,
         reason: "ACCEPTED".to_owned(),

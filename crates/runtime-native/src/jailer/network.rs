@@ -1,0 +1,55 @@
+//! Changes the network of a sandbox that runs, in a worker that enters it.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+
+use lifecycle::spec::{Network, SandboxId};
+use protocol::network::Cidr;
+use rustix::fs::{FlockOperation, flock};
+
+use super::Jail;
+use super::session::Home;
+use crate::error::{Context, Failure, Kind, Result};
+use crate::{network, policy, state};
+
+/// Makes the four sockets anew. The lock is to be kept until they are sent and closed here, so that the next who wants
+/// them does not meet our copies.
+pub fn listen(jail: &Jail, id: &SandboxId) -> Result<([OwnedFd; 4], File)> {
+    let (home, lock) = open(jail, id)?;
+    enter(jail, &home)?;
+    Ok((network::listen()?, lock))
+}
+
+/// Replaces the ranges in which connections may be asked for. The plan on disk says so before the kernel does it. What
+/// comes back is to be closed after the answer, see [`network::steer`].
+pub fn steer(jail: &Jail, id: &SandboxId, reachable: Vec<Cidr>) -> Result<OwnedFd> {
+    policy::check_reachable(&reachable)?;
+    let (mut home, _lock) = open(jail, id)?;
+    home.plan.network = Network::Steered { reachable: reachable.clone() };
+    state::store(&jail.paths.sandbox(id), state::PLAN, &home.plan)?;
+    enter(jail, &home)?;
+    network::steer(&reachable)
+}
+
+/// The sandbox, with its network to ourselves.
+fn open(jail: &Jail, id: &SandboxId) -> Result<(Home, File)> {
+    let directory = jail.paths.sandbox(id);
+    let gone = |_| Failure::new(Kind::NotFound, format!("sandbox {id} does not run"));
+    // A create that is still at work holds this until it has handed the sockets over.
+    let made = File::open(directory.join(state::LOCK)).map_err(gone)?;
+    flock(&made, FlockOperation::LockShared).op("lock the sandbox")?;
+    drop(made);
+    let lock = File::create(directory.join(state::NETWORK)).map_err(gone)?;
+    flock(&lock, FlockOperation::LockExclusive).op("lock the sandbox's network")?;
+    let home = Home::open(jail, id)?;
+    match home.plan.network {
+        Network::Steered { .. } => Ok((home, lock)),
+        Network::None => Err(Failure::new(Kind::Invalid, format!("sandbox {id} has no network"))),
+    }
+}
+
+fn enter(jail: &Jail, home: &Home) -> Result<()> {
+    home.join_network()?;
+    // What is made there belongs to the same user as what the sandbox's first process made.
+    crate::init::take_identity(jail.ids())
+}
