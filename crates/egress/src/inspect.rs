@@ -30,6 +30,9 @@ pub enum BadHead {
     /// It does not end within [`HEAD_BYTES`].
     #[error("the first message is longer than {HEAD_BYTES} bytes")]
     TooLong,
+    /// It began and did not go on.
+    #[error("the first message does not end in time")]
+    TooLate,
     /// It begins like a ClientHello and is none.
     #[error("a ClientHello that contradicts itself")]
     Hello,

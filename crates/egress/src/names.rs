@@ -4,7 +4,7 @@
 //! is a connection to that name, also when the server speaks first and the client never says whom it wants. The file is
 //! written before the answer is sent, so a name outlives this process, a pause, a snapshot and a fork.
 //!
-//! File: one line per name, `a.b.c.d name\n`, appended by one `write` each. A last line without its end was never
+//! File: one line per name, `a.b.c.d name\n`, appended one by one. A last line without its end was never
 //! answered, and is dropped.
 
 use std::collections::HashMap;
@@ -53,6 +53,8 @@ pub struct Names {
 struct Book {
     by_name: HashMap<Name, Ipv4Addr>,
     by_address: HashMap<Ipv4Addr, Name>,
+    /// Where the next line goes.
+    end: u64,
 }
 
 impl Names {
@@ -67,8 +69,7 @@ impl Names {
         if whole < text.len() {
             rustix::fs::ftruncate(&file, whole as u64)?;
         }
-        rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?;
-        let mut book = Book::default();
+        let mut book = Book { end: whole as u64, ..Book::default() };
         for line in String::from_utf8_lossy(&text[..whole]).lines() {
             if let Some((address, name)) = read_line(line).filter(|(address, _)| range.contains(address))
                 && book.by_name.len() < limits::NAMES
@@ -100,7 +101,7 @@ impl Names {
         }
         let address = self.free_place(&book, name);
         // Short, and to the page cache: no reason to leave the lock for it, and the order of lines is that of answers.
-        write_all(&self.file, format!("{address} {name}\n").as_bytes()).map_err(NameError::File)?;
+        book.end += write_line(&self.file, book.end, &format!("{address} {name}\n")).map_err(NameError::File)?;
         book.insert(name.clone(), address);
         Ok(address)
     }
@@ -173,16 +174,24 @@ fn read_all(file: &OwnedFd) -> io::Result<Vec<u8>> {
     }
 }
 
-fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match rustix::io::write(file, bytes) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => bytes = &bytes[written..],
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
+/// Writes a whole line or none.
+fn write_line(file: &OwnedFd, at: u64, line: &str) -> io::Result<u64> {
+    let mut done = 0;
+    while done < line.len() {
+        let failed = match rustix::io::pwrite(file, &line.as_bytes()[done..], at + done as u64) {
+            Ok(0) => io::ErrorKind::WriteZero.into(),
+            Ok(written) => {
+                done += written;
+                continue;
+            }
+            Err(Errno::INTR) => continue,
+            Err(errno) => io::Error::from(errno),
+        };
+        // The next line overwrites what is left if this fails too.
+        let _ = rustix::fs::ftruncate(file, at);
+        return Err(failed);
     }
-    Ok(())
+    Ok(line.len() as u64)
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ const RTN_BLACKHOLE: u8 = 6;
 const RTN_PROHIBIT: u8 = 8;
 
 /// A question and answer channel to the kernel's routing.
+#[derive(Debug)]
 pub struct Routes {
     /// One question at a time: an answer follows its question within the same call.
     socket: Mutex<OwnedFd>,

@@ -1,0 +1,221 @@
+//! The egress process's side: does what the server asks, one request after the other.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio_util::task::TaskTracker;
+
+use super::packet::Socket;
+use super::{
+    EVENTS_PER_PACKET, Failure, POLICY_BYTES, Reply, Request, SANDBOX_ID_BYTES, SandboxStats, Settings, Stats,
+};
+use crate::policy::{Policy, Source};
+use crate::sandbox::{Attachment, Listeners, Sandbox, Shared};
+use crate::verdicts::Event;
+
+/// Readers of events at a time: the server, its successor, and somebody who debugs.
+const WATCHERS: usize = 8;
+
+/// What is attached, by id.
+type Attached = Arc<Mutex<HashMap<String, Arc<Sandbox>>>>;
+
+/// Serves until the last holder of the other end is gone.
+pub async fn serve(control: OwnedFd, shared: Arc<Shared>, instance: u64) -> io::Result<()> {
+    let control = Socket::new(control)?;
+    let mut desk =
+        Desk { shared, instance, settings: Settings::default(), attached: Attached::default(), watchers: TaskTracker::new() };
+    while let Some((bytes, fds)) = control.receive().await? {
+        let mut fds = fds.into_iter();
+        let Some(reply_to) = fds.next() else {
+            tracing::warn!("a request without a reply socket was passed over");
+            continue;
+        };
+        match Socket::new(reply_to) {
+            Ok(reply_to) => desk.serve_one(&bytes, fds.collect(), reply_to).await,
+            Err(error) => tracing::warn!(%error, "a reply socket cannot be used"),
+        }
+    }
+    Ok(())
+}
+
+struct Desk {
+    shared: Arc<Shared>,
+    instance: u64,
+    settings: Settings,
+    attached: Attached,
+    watchers: TaskTracker,
+}
+
+type Outcome = Result<(Reply, Vec<OwnedFd>), Failure>;
+
+impl Desk {
+    async fn serve_one(&mut self, bytes: &[u8], fds: Vec<OwnedFd>, reply_to: Socket) {
+        let request = match serde_json::from_slice(bytes) {
+            Ok(Request::Watch { after }) => return self.watch(after, reply_to),
+            Ok(request) => Ok(request),
+            Err(error) => Err(malformed(error)),
+        };
+        let outcome = match request {
+            Ok(request) => self.act(request, fds).await,
+            Err(failure) => Err(failure),
+        };
+        let (reply, fds) = outcome.unwrap_or_else(|failure| (Reply::Failed(failure), Vec::new()));
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        if let Err(error) = reply_to.send(&reply, &fds).await {
+            tracing::debug!(%error, "who asked is gone");
+        }
+    }
+
+    async fn act(&mut self, request: Request, fds: Vec<OwnedFd>) -> Outcome {
+        let done = |()| (Reply::Done, Vec::new());
+        match request {
+            Request::Configure { settings } => self.configure(settings).map(done),
+            Request::Attach { sandbox, revision } => self.attach(sandbox, revision, fds).await.map(done),
+            Request::SetPolicy { sandbox, revision } => self.set_policy(&sandbox, revision, fds),
+            Request::Detach { sandbox } => {
+                self.detach(&sandbox).await;
+                Ok(done(()))
+            }
+            Request::Listeners { sandbox } => {
+                let found = self.find(&sandbox)?;
+                let copies = found.listeners().as_fds().into_iter().map(|fd| fd.try_clone_to_owned());
+                let copies = copies.collect::<io::Result<_>>().map_err(system("duplicate a sandbox's sockets"))?;
+                Ok((Reply::Listeners, copies))
+            }
+            Request::Verdicts { sandbox, after } => {
+                let events = self.find(&sandbox)?.journal.after(after);
+                let events = events.iter().take(EVENTS_PER_PACKET).map(|event| Event::clone(event)).collect();
+                Ok((Reply::Events { events }, Vec::new()))
+            }
+            Request::Stats => Ok((Reply::Stats(self.stats()), Vec::new())),
+            Request::Watch { .. } => unreachable!("a watch is served before"),
+        }
+    }
+
+    fn configure(&mut self, settings: Settings) -> Result<(), Failure> {
+        if settings.synthetic.prefix_len() > crate::names::MAX_PREFIX {
+            return Err(malformed(format!("{} has too few addresses for names", settings.synthetic)));
+        }
+        self.shared.resolver.set_servers(settings.resolvers.clone());
+        self.settings = settings;
+        Ok(())
+    }
+
+    async fn attach(&mut self, sandbox: String, revision: u64, fds: Vec<OwnedFd>) -> Result<(), Failure> {
+        if sandbox.is_empty() || sandbox.len() > SANDBOX_ID_BYTES {
+            return Err(malformed("the id of a sandbox is empty or too long"));
+        }
+        let [tcp4, tcp6, udp4, udp6, names, policy] =
+            <[OwnedFd; 6]>::try_from(fds).map_err(|_| malformed("not the six descriptors of an attach"))?;
+        let policy = read_policy(policy)?;
+        self.detach(&sandbox).await;
+        let with = Attachment {
+            id: sandbox.clone(),
+            listeners: Listeners { tcp4, tcp6, udp4, udp6 },
+            names,
+            range: self.settings.synthetic,
+            revision,
+            policy,
+            limits: self.settings.limits,
+        };
+        let attached = Sandbox::attach(self.shared.clone(), with).map_err(system("attach a sandbox"))?;
+        lock(&self.attached).insert(sandbox, attached);
+        Ok(())
+    }
+
+    fn set_policy(&self, sandbox: &str, revision: u64, fds: Vec<OwnedFd>) -> Outcome {
+        let found = self.find(sandbox)?;
+        let [policy] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| malformed("a policy is one descriptor"))?;
+        let policy = read_policy(policy)?;
+        let cut = found.set_policy(revision, policy).map_err(|in_force| Failure::Stale { in_force })?;
+        Ok((Reply::PolicySet { cut }, Vec::new()))
+    }
+
+    async fn detach(&self, sandbox: &str) {
+        let found = lock(&self.attached).remove(sandbox);
+        if let Some(found) = found {
+            found.detach().await;
+        }
+    }
+
+    fn find(&self, sandbox: &str) -> Result<Arc<Sandbox>, Failure> {
+        lock(&self.attached).get(sandbox).cloned().ok_or(Failure::NotAttached)
+    }
+
+    fn stats(&self) -> Stats {
+        let of = |sandbox: &Arc<Sandbox>| SandboxStats {
+            sandbox: sandbox.id.clone(),
+            revision: sandbox.revision(),
+            flows: sandbox.flows.count(),
+            names: sandbox.names.count(),
+            events: sandbox.journal.count(),
+        };
+        Stats {
+            instance: self.instance,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            sequence: *self.shared.verdicts.subscribe().borrow(),
+            sandboxes: lock(&self.attached).values().map(of).collect(),
+        }
+    }
+
+    fn watch(&self, after: u64, reader: Socket) {
+        if self.watchers.len() >= WATCHERS {
+            tracing::warn!("too many readers of events, one more was refused");
+            return;
+        }
+        self.watchers.spawn(tell(self.shared.clone(), self.attached.clone(), after, reader));
+    }
+}
+
+/// Sends events to one reader as they happen. A slow one makes nobody wait: what it misses falls out of the rings, and
+/// shows as a gap in the numbers.
+async fn tell(shared: Arc<Shared>, attached: Attached, mut after: u64, reader: Socket) {
+    let mut newest = shared.verdicts.subscribe();
+    newest.mark_changed();
+    loop {
+        tokio::select! {
+            changed = newest.changed() => if changed.is_err() { return },
+            () = reader.gone() => return,
+        }
+        newest.borrow_and_update();
+        let journals: Vec<Arc<Sandbox>> = lock(&attached).values().cloned().collect();
+        let mut events = shared.verdicts.departed(after);
+        events.extend(journals.iter().flat_map(|sandbox| sandbox.journal.after(after)));
+        events.sort_unstable_by_key(|event| event.sequence);
+        for packet in events.chunks(EVENTS_PER_PACKET) {
+            let events = packet.iter().map(|event| Event::clone(event)).collect();
+            if reader.send(&Reply::Events { events }, &[]).await.is_err() {
+                return;
+            }
+        }
+        after = events.last().map_or(after, |event| event.sequence);
+    }
+}
+
+fn read_policy(file: OwnedFd) -> Result<Policy, Failure> {
+    let file = std::fs::File::from(file);
+    let length = file.metadata().map_err(system("read a policy"))?.len();
+    if length > POLICY_BYTES {
+        return Err(malformed(format!("a policy of {length} bytes is longer than {POLICY_BYTES}")));
+    }
+    let mut text = vec![0; usize::try_from(length).map_err(malformed)?];
+    file.read_exact_at(&mut text, 0).map_err(system("read a policy"))?;
+    let source: Source = serde_json::from_slice(&text).map_err(malformed)?;
+    Policy::parse(&source, "networkPolicy")
+        .map_err(|invalid| Failure::Policy { field: invalid.field, reason: invalid.reason })
+}
+
+fn lock(attached: &Attached) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Sandbox>>> {
+    attached.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn malformed(message: impl ToString) -> Failure {
+    Failure::Malformed { message: message.to_string() }
+}
+
+fn system(operation: &str) -> impl FnOnce(io::Error) -> Failure {
+    move |error| Failure::System { operation: operation.to_owned(), message: error.to_string() }
+}
