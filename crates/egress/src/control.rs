@@ -5,7 +5,9 @@
 //! it may be longer than a packet. Nobody but the server holds the other end; what comes over it is trusted to be meant,
 //! not to be right.
 
+use std::io;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
@@ -34,6 +36,14 @@ pub const SANDBOX_ID_BYTES: usize = 128;
 pub struct Boot {
     /// User and group id to become; `None` stays who it is.
     pub run_as: Option<u32>,
+}
+
+/// Tells a new egress process who to be. For whoever starts it, before anybody asks it anything.
+///
+/// # Errors
+/// When it is gone already.
+pub fn boot(control: BorrowedFd<'_>, boot: &Boot) -> io::Result<()> {
+    packet::send_now(control, boot)
 }
 
 /// What holds for all sandboxes.

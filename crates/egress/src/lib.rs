@@ -24,7 +24,7 @@ mod sandbox;
 pub mod verdicts;
 
 pub use control::{
-    Boot, Control, ControlError, EVENTS_PER_PACKET, Failure, SandboxStats, Settings, Stats, Watch, pair,
+    Boot, Control, ControlError, EVENTS_PER_PACKET, Failure, SandboxStats, Settings, Stats, Watch, boot, pair,
 };
 pub use process::run;
 pub use sandbox::Listeners;

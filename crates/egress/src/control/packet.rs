@@ -65,6 +65,11 @@ impl Socket {
     }
 }
 
+/// Sends a packet without a runtime.
+pub fn send_now(socket: BorrowedFd<'_>, message: &impl Serialize) -> io::Result<()> {
+    Ok(send_bytes(socket, &serde_json::to_vec(message)?, &[])?)
+}
+
 /// Waits for a packet before there is a runtime.
 pub fn receive_blocking(socket: BorrowedFd<'_>) -> io::Result<Option<Packet>> {
     Ok(receive_bytes(socket, RecvFlags::empty())?)
