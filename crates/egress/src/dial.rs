@@ -29,30 +29,25 @@ pub async fn connect(addresses: &[IpAddr], port: u16) -> io::Result<TcpStream> {
 }
 
 async fn race(addresses: &[IpAddr], port: u16) -> io::Result<TcpStream> {
-    let mut waiting = addresses.iter();
-    let mut attempts = FuturesUnordered::new();
+    let mut waiting = addresses.iter().map(|address| TcpStream::connect(SocketAddr::new(*address, port)));
+    // The first and those after a failure start at once, without a timer: it would round up to a millisecond.
+    let mut attempts: FuturesUnordered<_> = waiting.next().into_iter().collect();
+    let mut next_at = Instant::now() + STAGGER;
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    let mut next_at = Instant::now();
     loop {
         tokio::select! {
-            () = sleep_until(next_at), if waiting.len() > 0 => {
-                if let Some(address) = waiting.next() {
-                    attempts.push(TcpStream::connect(SocketAddr::new(*address, port)));
-                }
-                next_at = Instant::now() + STAGGER;
-            }
             Some(attempt) = attempts.next() => match attempt {
                 Ok(stream) => {
                     prepare(&stream);
                     return Ok(stream);
                 }
-                Err(error) => {
-                    last = error;
-                    next_at = Instant::now();
-                }
+                Err(error) => last = error,
             },
+            () = sleep_until(next_at), if waiting.len() > 0 => {}
             else => return Err(last),
         }
+        attempts.extend(waiting.next());
+        next_at = Instant::now() + STAGGER;
     }
 }
 

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A failure is always a reset: the sandbox's program saw its connection succeed before anything was decided, and must
-//! not take what follows for an answer.
+//! not take what follows for an answer. That holds for the death of this process too.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -80,10 +80,11 @@ impl Flow {
     }
 }
 
-/// Serves one connection to its end.
+/// Serves one connection to its end. Its close is a reset until it is known to end well: it has that from its listener.
 pub async fn run(sandbox: &Arc<Sandbox>, client: TcpStream) {
     match destination(&client) {
         Some(to) if to.port() == DNS_PORT => {
+            relay::close_in_order(&client);
             tokio::select! {
                 () = dns::stream(sandbox, client) => {}
                 () = sandbox.stop.cancelled() => {}
@@ -91,7 +92,6 @@ pub async fn run(sandbox: &Arc<Sandbox>, client: TcpStream) {
         }
         Some(to) => connection(sandbox, client, to).await,
         None => {
-            relay::reset_on_close(&client);
             let to = client.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
             Told { sandbox, id: sandbox.shared.next_flow(), name: None, to }.denied(Reason::Local);
         }
@@ -138,18 +138,16 @@ async fn connection(sandbox: &Arc<Sandbox>, client: TcpStream, to: SocketAddr) {
             // A sandbox that goes waits for nobody.
             tokio::select! {
                 reached = reach(sandbox, told.name.as_ref(), to) => reached,
-                () = sandbox.stop.cancelled() => return relay::reset_on_close(&client),
+                () = sandbox.stop.cancelled() => return,
             }
         }
         Err(reason) => Err(reason),
     };
     let (upstream, dialled, because) = match reached {
         Ok(reached) => reached,
-        Err(reason) => {
-            relay::reset_on_close(&client);
-            return told.denied(reason);
-        }
+        Err(reason) => return told.denied(reason),
     };
+    relay::reset_on_close(&upstream);
     let flow = Arc::new(Flow {
         id: told.id,
         name: told.name.clone(),
@@ -166,16 +164,14 @@ async fn connection(sandbox: &Arc<Sandbox>, client: TcpStream, to: SocketAddr) {
     // Only now would a change of the policy find it: one that came before is asked here.
     let policy = sandbox.policy();
     if !flow.is_allowed_by(&policy) {
-        relay::reset_on_close(&client);
-        relay::reset_on_close(&upstream);
         let because = policy.decide(flow.name.as_ref(), &flow.dialled).because;
         return told.denied(Reason::Policy { because });
     }
     told.decided(Action::Allow, Some(flow.dialled.address), Reason::Policy { because });
     let end = pump(sandbox, &flow, &client, &upstream).await;
-    if end != End::Done {
-        relay::reset_on_close(&client);
-        relay::reset_on_close(&upstream);
+    if end == End::Done {
+        relay::close_in_order(&client);
+        relay::close_in_order(&upstream);
     }
     let (sent_bytes, received_bytes) = flow.bytes();
     let presented = flow.presented.get().map(ToString::to_string);

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::guard::{self, Block, Kind};
 use crate::name::Name;
 
+pub mod edit;
 mod parse;
 mod reach;
 
@@ -212,9 +213,7 @@ impl Policy {
 
     /// Whether this name may be reached at this port.
     pub fn name(&self, name: &Name, port: u16) -> Verdict {
-        let deciding = self
-            .each()
-            .find(|(_, _, rule)| rule.target.matches_name(name) && rule.applies_at(port));
+        let deciding = self.each().find(|(_, _, rule)| rule.target.matches_name(name) && rule.applies_at(port));
         let verdict = self.verdict(deciding);
         if verdict.is_allowed() && verdict.because == Because::Default && port == ENCRYPTED_DNS_PORT {
             return Verdict::deny(Because::EncryptedDns);
@@ -268,11 +267,8 @@ impl Policy {
 
     /// Every rule in the order in which it counts.
     fn each(&self) -> impl Iterator<Item = (List, usize, &Rule)> {
-        let lists = [
-            (List::AlwaysDeny, &self.always_deny),
-            (List::AlwaysAllow, &self.always_allow),
-            (List::User, &self.rules),
-        ];
+        let lists =
+            [(List::AlwaysDeny, &self.always_deny), (List::AlwaysAllow, &self.always_allow), (List::User, &self.rules)];
         lists.into_iter().flat_map(|(list, rules)| rules.iter().enumerate().map(move |(at, rule)| (list, at, rule)))
     }
 }

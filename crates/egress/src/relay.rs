@@ -38,13 +38,7 @@ impl Moved {
 ///
 /// # Errors
 /// When either socket fails; the connection is of no use then.
-pub async fn one_way(
-    from: &TcpStream,
-    to: &TcpStream,
-    pipes: &Pipes,
-    held: &Held,
-    moved: &Moved,
-) -> io::Result<()> {
+pub async fn one_way(from: &TcpStream, to: &TcpStream, pipes: &Pipes, held: &Held, moved: &Moved) -> io::Result<()> {
     let mut lent = None;
     let mut round = 0;
     loop {
@@ -100,8 +94,15 @@ async fn push(to: &TcpStream, lent: &mut pipes::Lent<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the coming close of a socket a reset: the other side must not take a failure for an orderly end.
+/// Makes every close of a socket a reset from now on, that of a killed process too: the other side must not take a
+/// failure for an orderly end.
 pub fn reset_on_close(socket: &TcpStream) {
     // Fails only for what is no socket.
     let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+}
+
+/// Makes the coming close of a socket an orderly one: what was written still arrives.
+pub fn close_in_order(socket: &TcpStream) {
+    // Fails only for what is no socket.
+    let _ = rustix::net::sockopt::set_socket_linger(socket, None);
 }

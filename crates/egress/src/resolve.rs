@@ -218,7 +218,8 @@ fn chain<'a>(answers: &'a [Record], name: &hickory_proto::rr::Name, kind: Record
     let mut found = Vec::new();
     for _ in 0..ALIASES {
         let of_owner = |record: &&Record| record.name == owner;
-        let wanted: Vec<&Record> = answers.iter().filter(of_owner).filter(|record| record.record_type() == kind).collect();
+        let wanted: Vec<&Record> =
+            answers.iter().filter(of_owner).filter(|record| record.record_type() == kind).collect();
         if !wanted.is_empty() {
             found.extend(wanted);
             return found;

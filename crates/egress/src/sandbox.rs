@@ -26,8 +26,15 @@ use crate::verdicts::{End, Journal, Verdicts};
 
 /// How often connections are looked at for whether anything moved.
 const QUIET_CHECK: Duration = Duration::from_secs(1800);
+/// So many looks in a row without a byte end a connection: two hours. A peer that is gone is found by keep-alive in two
+/// minutes; this is for those that are there and have forgotten.
+const QUIET_LOOKS: u32 = 4;
 /// How long the end of a sandbox's tasks is waited for; they end at their next step.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
+/// The first so many connections of each sandbox have room of their own in the process.
+const ASSURED_FLOWS: usize = 16;
+/// One part in so many of all room is kept for that.
+const ASSURED_PART: usize = 3;
 /// Pause after an accept that failed for want of something, so that it is not asked for in a circle.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -42,8 +49,10 @@ pub struct Shared {
     pub pipes: Pipes,
     /// All events.
     pub verdicts: Arc<Verdicts>,
-    /// Connections of the whole process.
-    pub all_flows: Arc<Semaphore>,
+    /// Room for connections of the whole process, whoever comes first.
+    common_flows: Arc<Semaphore>,
+    /// Room for the first few connections of each sandbox.
+    assured_flows: Arc<Semaphore>,
     flows_so_far: AtomicU64,
 }
 
@@ -58,7 +67,8 @@ impl Shared {
             routes: Routes::open()?,
             pipes: Pipes::default(),
             verdicts: Arc::default(),
-            all_flows: Arc::new(Semaphore::new(flows)),
+            common_flows: Arc::new(Semaphore::new(flows - flows / ASSURED_PART)),
+            assured_flows: Arc::new(Semaphore::new(flows / ASSURED_PART)),
             flows_so_far: AtomicU64::new(0),
         })
     }
@@ -149,6 +159,7 @@ pub struct Sandbox {
     in_force: RwLock<InForce>,
     listeners: Listeners,
     new_flows: Bucket,
+    most_flows: usize,
     flow_slots: Arc<Semaphore>,
     question_slots: Arc<Semaphore>,
     tasks: TaskTracker,
@@ -195,6 +206,7 @@ impl Sandbox {
             in_force: RwLock::new(InForce { revision: with.revision, policy: Arc::new(with.policy) }),
             listeners: with.listeners,
             new_flows: Bucket::new(limits.new_flows),
+            most_flows: limits.flows,
             flow_slots: Arc::new(Semaphore::new(limits.flows)),
             question_slots: Arc::new(Semaphore::new(QUESTIONS_AT_A_TIME)),
             tasks: TaskTracker::new(),
@@ -259,6 +271,18 @@ impl Sandbox {
         &self.listeners
     }
 
+    /// Room for one more connection in the process. A dozen sandboxes at their limit take what is for all; what is for
+    /// the first connections of each is left.
+    async fn room(&self) -> OwnedSemaphorePermit {
+        let open = self.most_flows - self.flow_slots.available_permits();
+        if open <= ASSURED_FLOWS
+            && let Ok(permit) = self.shared.assured_flows.clone().try_acquire_owned()
+        {
+            return permit;
+        }
+        slot(&self.shared.common_flows).await
+    }
+
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
@@ -309,6 +333,8 @@ fn tcp(fd: OwnedFd) -> io::Result<TcpListener> {
     if !rustix::net::sockopt::socket_acceptconn(&fd)? {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket that does not listen"));
     }
+    // Every connection inherits it: whatever ends this process, its end is a reset (see `flow`).
+    rustix::net::sockopt::set_socket_linger(&fd, Some(Duration::ZERO))?;
     let listener = std::net::TcpListener::from(fd);
     listener.set_nonblocking(true)?;
     TcpListener::from_std(listener)
@@ -334,7 +360,7 @@ async fn accept(sandbox: Arc<Sandbox>, listener: TcpListener) {
             }
         };
         sandbox.new_flows.take().await;
-        let permits = (slot(&sandbox.flow_slots).await, slot(&sandbox.shared.all_flows).await);
+        let permits = (slot(&sandbox.flow_slots).await, sandbox.room().await);
         crate::dial::prepare(&client);
         let sandbox_of_flow = sandbox.clone();
         // Not cut off with the others: a connection ends itself, so that what became of it is written down.
@@ -388,7 +414,3 @@ async fn sweep(sandbox: Arc<Sandbox>) {
         }
     }
 }
-
-/// So many looks in a row without a byte end a connection: two hours. A peer that is gone is found by keep-alive in two
-/// minutes; this is for those that are there and have forgotten.
-const QUIET_LOOKS: u32 = 4;

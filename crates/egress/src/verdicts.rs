@@ -151,20 +151,26 @@ pub enum End {
 pub struct Verdicts {
     sequence: AtomicU64,
     /// Wakes readers.
-    newest: watch::Sender<u64>,
+    changes: watch::Sender<()>,
     departed: Mutex<VecDeque<Arc<Event>>>,
 }
 
 impl Default for Verdicts {
     fn default() -> Self {
-        Self { sequence: AtomicU64::new(0), newest: watch::Sender::new(0), departed: Mutex::default() }
+        Self { sequence: AtomicU64::new(0), changes: watch::Sender::new(()), departed: Mutex::default() }
     }
 }
 
 impl Verdicts {
-    /// Tells of every new event, by its sequence.
-    pub fn subscribe(&self) -> watch::Receiver<u64> {
-        self.newest.subscribe()
+    /// Tells that there are new events.
+    pub fn subscribe(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// The newest sequence. Whoever looks into the rings after this finds every event up to it that is still kept: a
+    /// sequence is given out under the lock of the ring that the event goes to.
+    pub fn newest(&self) -> u64 {
+        self.sequence.load(Ordering::SeqCst)
     }
 
     /// What is kept of sandboxes that are gone, after a sequence.
@@ -212,7 +218,7 @@ impl Journal {
             return;
         }
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let sequence = self.all.sequence.fetch_add(1, Ordering::Relaxed) + 1;
+        let sequence = self.all.sequence.fetch_add(1, Ordering::SeqCst) + 1;
         let event = Event {
             sequence,
             number: ring.number,
@@ -225,7 +231,7 @@ impl Journal {
         }
         ring.events.push_back(Arc::new(event));
         drop(ring);
-        self.all.newest.send_replace(sequence);
+        self.all.changes.send_replace(());
     }
 
     /// Events after a sequence, oldest first.

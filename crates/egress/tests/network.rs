@@ -124,10 +124,15 @@ async fn an_answer_that_changes_between_question_and_dial_is_judged_again() {
     proxy.attach(&inside, &allow(&["swing.example"])).await;
     let address = inside.address("swing.example");
     world.name("swing.example", &[IpAddr::from([10, 9, 0, 1])]);
-    // Whether it is the remembered answer (nobody listens there) or the new one (private): nothing private is reached.
-    for _ in 0..2 {
-        inside.banner(address, 80).expect_err("refused");
-        std::thread::sleep(std::time::Duration::from_millis(1100));
+    // At first the remembered answer is dialled, where nobody listens; then the new one is found, and refused.
+    let deadline = std::time::Instant::now() + common::PATIENCE;
+    loop {
+        assert!(is_reset(&inside.banner(address, 80).expect_err("nothing private is reached")));
+        let events = proxy.control.verdicts(&inside.id, 0).await.expect("events");
+        if serde_json::to_string(&events).expect("JSON").contains("\"kind\":\"private\"") {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "the new answer is never asked for");
     }
 }
 

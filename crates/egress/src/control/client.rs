@@ -204,7 +204,10 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 fn unexpected(reply: &Reply) -> ControlError {
-    ControlError::System(io::Error::new(io::ErrorKind::InvalidData, format!("an answer that fits no question: {reply:?}")))
+    ControlError::System(io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("an answer that fits no question: {reply:?}"),
+    ))
 }
 
 /// Events as they happen.

@@ -25,8 +25,13 @@ type Attached = Arc<Mutex<HashMap<String, Arc<Sandbox>>>>;
 /// Serves until the last holder of the other end is gone.
 pub async fn serve(control: OwnedFd, shared: Arc<Shared>, instance: u64) -> io::Result<()> {
     let control = Socket::new(control)?;
-    let mut desk =
-        Desk { shared, instance, settings: Settings::default(), attached: Attached::default(), watchers: TaskTracker::new() };
+    let mut desk = Desk {
+        shared,
+        instance,
+        settings: Settings::default(),
+        attached: Attached::default(),
+        watchers: TaskTracker::new(),
+    };
     while let Some((bytes, fds)) = control.receive().await? {
         let mut fds = fds.into_iter();
         let Some(reply_to) = fds.next() else {
@@ -135,10 +140,10 @@ impl Desk {
     }
 
     async fn detach(&self, sandbox: &str) {
-        let found = lock(&self.attached).remove(sandbox);
-        if let Some(found) = found {
-            found.detach().await;
-        }
+        let Ok(found) = self.find(sandbox) else { return };
+        // Listed until its events are with the departed ones, so that no reader misses them.
+        found.detach().await;
+        lock(&self.attached).remove(sandbox);
     }
 
     fn find(&self, sandbox: &str) -> Result<Arc<Sandbox>, Failure> {
@@ -156,7 +161,7 @@ impl Desk {
         Stats {
             instance: self.instance,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            sequence: *self.shared.verdicts.subscribe().borrow(),
+            sequence: self.shared.verdicts.newest(),
             sandboxes: lock(&self.attached).values().map(of).collect(),
         }
     }
@@ -173,26 +178,34 @@ impl Desk {
 /// Sends events to one reader as they happen. A slow one makes nobody wait: what it misses falls out of the rings, and
 /// shows as a gap in the numbers.
 async fn tell(shared: Arc<Shared>, attached: Attached, mut after: u64, reader: Socket) {
-    let mut newest = shared.verdicts.subscribe();
-    newest.mark_changed();
+    let mut changes = shared.verdicts.subscribe();
+    changes.mark_changed();
     loop {
         tokio::select! {
-            changed = newest.changed() => if changed.is_err() { return },
+            changed = changes.changed() => if changed.is_err() { return },
             () = reader.gone() => return,
         }
-        newest.borrow_and_update();
-        let journals: Vec<Arc<Sandbox>> = lock(&attached).values().cloned().collect();
-        let mut events = shared.verdicts.departed(after);
-        events.extend(journals.iter().flat_map(|sandbox| sandbox.journal.after(after)));
-        events.sort_unstable_by_key(|event| event.sequence);
-        for packet in events.chunks(EVENTS_PER_PACKET) {
+        let newest = shared.verdicts.newest();
+        for packet in events(&shared, &attached, after, newest).chunks(EVENTS_PER_PACKET) {
             let events = packet.iter().map(|event| Event::clone(event)).collect();
             if reader.send(&Reply::Events { events }, &[]).await.is_err() {
                 return;
             }
         }
-        after = events.last().map_or(after, |event| event.sequence);
+        after = newest;
     }
+}
+
+/// Every event that is kept of those after `after` up to `newest`, in order.
+fn events(shared: &Shared, attached: &Attached, after: u64, newest: u64) -> Vec<Arc<Event>> {
+    let sandboxes: Vec<Arc<Sandbox>> = lock(attached).values().cloned().collect();
+    let mut events: Vec<_> = sandboxes.iter().flat_map(|sandbox| sandbox.journal.after(after)).collect();
+    // Last, so that one which departs meanwhile is seen twice rather than never.
+    events.extend(shared.verdicts.departed(after));
+    events.retain(|event| event.sequence <= newest);
+    events.sort_unstable_by_key(|event| event.sequence);
+    events.dedup_by_key(|event| event.sequence);
+    events
 }
 
 fn read_policy(file: OwnedFd) -> Result<Policy, Failure> {

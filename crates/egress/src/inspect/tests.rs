@@ -16,15 +16,9 @@ fn extension(kind: u16, body: &[u8]) -> Vec<u8> {
 }
 
 fn message(extensions: &[u8]) -> Vec<u8> {
-    let body = [
-        &[3, 3][..],
-        &[7; 32],
-        &vector(1, &[]),
-        &vector(2, &[0x13, 0x01]),
-        &vector(1, &[0]),
-        &vector(2, extensions),
-    ]
-    .concat();
+    let body =
+        [&[3, 3][..], &[7; 32], &vector(1, &[]), &vector(2, &[0x13, 0x01]), &vector(1, &[0]), &vector(2, extensions)]
+            .concat();
     [&[1][..], &vector(3, &body)].concat()
 }
 
@@ -127,7 +121,15 @@ fn a_request_to_a_proxy_is_the_proxys_business() {
 
 #[test]
 fn other_protocols_are_opaque_at_once() {
-    for bytes in [&b"SSH-2.0-OpenSSH_9.2\r\n"[..], b"EHLO me\r\n", b"\0\0\0\x08\x04\xd2\x16\x2f", b"\x16\x02", b"PRI * HTTP/2.0\r\n", b"get / HTTP/1.1", b"GET /key\r\n"] {
+    for bytes in [
+        &b"SSH-2.0-OpenSSH_9.2\r\n"[..],
+        b"EHLO me\r\n",
+        b"\0\0\0\x08\x04\xd2\x16\x2f",
+        b"\x16\x02",
+        b"PRI * HTTP/2.0\r\n",
+        b"get / HTTP/1.1",
+        b"GET /key\r\n",
+    ] {
         assert_eq!(look(bytes), Ok(Head::Opaque), "{bytes:?}");
     }
 }

@@ -45,7 +45,9 @@ fn a_line_that_was_cut_off_is_dropped_and_the_next_one_is_whole() {
 
 #[test]
 fn lines_that_are_none_are_not_used() {
-    let file = file("10.0.0.1 a.example\nnonsense\n28.64.0.9 10.0.0.1\n28.64.0.9 b.example\n28.64.0.9 c.example\n28.64.0.8 b.example\n");
+    let file = file(
+        "10.0.0.1 a.example\nnonsense\n28.64.0.9 10.0.0.1\n28.64.0.9 b.example\n28.64.0.9 c.example\n28.64.0.8 b.example\n",
+    );
     let names = load(&file);
     assert_eq!(names.count(), 1);
     assert_eq!(names.name_of(Ipv4Addr::new(28, 64, 0, 9)), Some(name("b.example")));
@@ -62,9 +64,7 @@ fn names_that_pick_one_place_get_two() {
 
 #[test]
 fn one_name_too_many_is_refused() {
-    let text: String = (0..limits::NAMES)
-        .map(|n| format!("28.64.{}.{} n{n}.example\n", n / 256, n % 256))
-        .collect();
+    let text: String = (0..limits::NAMES).map(|n| format!("28.64.{}.{} n{n}.example\n", n / 256, n % 256)).collect();
     let names = load(&file(&text));
     assert_eq!(names.count(), limits::NAMES);
     assert!(matches!(names.address_of(&name("one.more.example")), Err(NameError::Full)));

@@ -107,7 +107,9 @@ fn target(text: &str) -> Result<Target, String> {
     }
     if text.contains('/') {
         let network = text.parse::<IpNet>();
-        return Ok(Target::Network(canonical(network.map_err(|_| format!("{text:?} is no network such as 10.0.0.0/8"))?)));
+        return Ok(Target::Network(canonical(
+            network.map_err(|_| format!("{text:?} is no network such as 10.0.0.0/8"))?,
+        )));
     }
     let name = |text: &str| Name::parse(text).map_err(|error| format!("{text:?} {error}"));
     match text.strip_prefix("*.") {

@@ -41,7 +41,9 @@ fn the_field_that_is_wrong_is_named() {
     refused(json!({"defaultAction": "block"}), "networkPolicy.defaultAction");
     refused(json!({"defaultAction": ""}), "networkPolicy.defaultAction");
     refused(fourth(json!({"action": "permit", "target": "d.example"})), "networkPolicy.egress[3].action");
-    for target in ["", "  ", "*", "*.", "a..b", "1.2.3.4:80", "10.0.0.0/33", "0x7f.1", "a b", "*.1.2", "http://a.example"] {
+    for target in
+        ["", "  ", "*", "*.", "a..b", "1.2.3.4:80", "10.0.0.0/33", "0x7f.1", "a b", "*.1.2", "http://a.example"]
+    {
         refused(fourth(rule(target)), "networkPolicy.egress[3].target");
     }
     refused(fourth(json!({"action": "allow"})), "networkPolicy.egress[3].target");
@@ -49,7 +51,10 @@ fn the_field_that_is_wrong_is_named() {
         let bad = json!({"action": "allow", "target": "d.example", "ports": ports});
         refused(fourth(bad), "networkPolicy.egress[3].ports");
     }
-    refused(fourth(json!({"action": "allow", "target": "d.example", "protocol": "udp"})), "networkPolicy.egress[3].protocol");
+    refused(
+        fourth(json!({"action": "allow", "target": "d.example", "protocol": "udp"})),
+        "networkPolicy.egress[3].protocol",
+    );
     refused(json!({"ingress": []}), "networkPolicy.ingress");
 }
 
@@ -63,7 +68,9 @@ fn one_rule_too_many_is_too_much() {
 
 #[test]
 fn an_action_is_read_in_any_case_and_missing_is_deny() {
-    let policy = policy(json!({"defaultAction": "ALLOW", "egress": [{"target": "no.example"}, {"action": "Deny", "target": "never.example"}]}));
+    let policy = policy(
+        json!({"defaultAction": "ALLOW", "egress": [{"target": "no.example"}, {"action": "Deny", "target": "never.example"}]}),
+    );
     assert!(policy.question(&name("yes.example")).is_allowed());
     assert!(!policy.question(&name("no.example")).is_allowed());
     assert!(!policy.question(&name("never.example")).is_allowed());
@@ -144,10 +151,7 @@ fn everything_does_not_mean_the_metadata_service() {
 fn an_own_address_of_the_machine_needs_its_own_rule() {
     let wide = policy(json!({"defaultAction": "allow", "egress": [{"action": "allow", "target": "93.184.0.0/16"}]}));
     assert!(wide.decide(None, &to("93.184.216.34", 22)).is_allowed());
-    assert_eq!(
-        wide.decide(None, &to("93.184.216.34", 22).of_host()).because,
-        Because::NotPublic { kind: Kind::Host }
-    );
+    assert_eq!(wide.decide(None, &to("93.184.216.34", 22).of_host()).because, Because::NotPublic { kind: Kind::Host });
     let exact = policy(json!({"egress": [{"action": "allow", "target": "93.184.216.34"}]}));
     assert!(exact.decide(None, &to("93.184.216.34", 22).of_host()).is_allowed());
 }
@@ -223,7 +227,9 @@ fn mapped_targets_are_the_networks_they_map() {
 #[test]
 fn the_kernel_lets_through_what_could_be_allowed_and_no_more() {
     let synthetic: IpNet = "28.0.0.0/16".parse().expect("a network");
-    let closed = policy(json!({"egress": [{"action": "allow", "target": "a.example"}, {"action": "deny", "target": "1.1.1.1"}]}));
+    let closed = policy(
+        json!({"egress": [{"action": "allow", "target": "a.example"}, {"action": "deny", "target": "1.1.1.1"}]}),
+    );
     assert_eq!(closed.reachable(synthetic), [synthetic]);
     let open = Policy::public_internet().reachable(synthetic);
     let holds = |text: &str| {
@@ -278,8 +284,14 @@ prop_compose! {
 }
 
 fn any_name() -> impl Strategy<Value = Option<Name>> {
-    proptest::option::of(proptest::sample::select(vec!["a.example", "b.example", "x.a.example", "x.y.b.example", "other.test"]))
-        .prop_map(|text| text.map(name))
+    proptest::option::of(proptest::sample::select(vec![
+        "a.example",
+        "b.example",
+        "x.a.example",
+        "x.y.b.example",
+        "other.test",
+    ]))
+    .prop_map(|text| text.map(name))
 }
 
 proptest! {

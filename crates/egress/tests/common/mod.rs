@@ -50,7 +50,12 @@ impl Namespace {
             .spawn()
             .expect("unshare runs");
         let mut ready = [0; 6];
-        holder.stdout.as_mut().expect("a pipe").read_exact(&mut ready).expect("a namespace can be made: root is needed");
+        holder
+            .stdout
+            .as_mut()
+            .expect("a pipe")
+            .read_exact(&mut ready)
+            .expect("a namespace can be made: root is needed");
         let file = std::fs::File::open(format!("/proc/{}/ns/net", holder.id())).expect("the namespace");
         drop(holder.stdin.take());
         holder.wait().expect("it ends");
@@ -335,10 +340,7 @@ impl Proxy {
     }
 
     pub async fn attach(&self, inside: &Inside, policy: &Source) {
-        self.control
-            .attach(&inside.id, &inside.listeners, inside.names.as_fd(), 1, policy)
-            .await
-            .expect("attached");
+        self.control.attach(&inside.id, &inside.listeners, inside.names.as_fd(), 1, policy).await.expect("attached");
     }
 }
 
