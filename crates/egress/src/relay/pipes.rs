@@ -11,13 +11,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::pipe::PipeFlags;
 
-/// Size of a large pipe. With the kernel's default of 64 MiB of pipes per user this leaves room for 128.
-const LARGE_BYTES: usize = 512 * 1024;
+/// Size of a large pipe: larger ones move hardly more per second of processor. The kernel's default of 64 MiB of pipes per
+/// user is room for 256.
+const LARGE_BYTES: usize = 256 * 1024;
 /// Large pipes that are kept when nobody needs them: what a busy moment on a few cores uses. An empty pipe takes no
 /// memory but its ring (8 KiB).
 const KEPT: usize = 64;
-/// Large pipes that one sandbox holds at a time; beyond it gets small ones, so that slow readers starve nobody else.
-pub const LARGE_PER_SANDBOX: usize = 16;
+/// Large pipes that one sandbox holds at a time; beyond it gets small ones, so that its slow readers do not take them all.
+pub const LARGE_PER_SANDBOX: usize = 64;
 
 /// The pipes of this process.
 #[derive(Debug, Default)]

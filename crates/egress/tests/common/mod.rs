@@ -312,7 +312,7 @@ pub fn question(name: &str, kind: RecordType) -> Vec<u8> {
 pub struct Proxy {
     pub child: Child,
     pub control: Control,
-    socket: OwnedFd,
+    socket: Option<OwnedFd>,
 }
 
 impl Proxy {
@@ -325,7 +325,7 @@ impl Proxy {
         let (socket, child) = spawn(world);
         let control = Control::new(socket.try_clone().expect("a duplicate")).expect("a control");
         control.configure(Settings { resolvers: vec![RESOLVER], ..settings }).await.expect("configured");
-        Self { child, control, socket }
+        Self { child, control, socket: Some(socket) }
     }
 
     /// Kills it and starts another, which knows nothing.
@@ -334,9 +334,16 @@ impl Proxy {
         self.child.wait().expect("it ends");
         let (socket, child) = spawn(world);
         self.control.replace(socket.try_clone().expect("a duplicate")).expect("a control");
-        (self.socket, self.child) = (socket, child);
+        (self.socket, self.child) = (Some(socket), child);
         let settings = Settings { resolvers: vec![RESOLVER], ..Settings::default() };
         self.control.configure(settings).await.expect("configured");
+    }
+
+    /// Closes its control, as the end of server and supervisor would.
+    pub fn let_go(&mut self) {
+        self.socket = None;
+        let (unconnected, _) = egress::pair().expect("a pair");
+        self.control.replace(unconnected).expect("a control");
     }
 
     pub async fn attach(&self, inside: &Inside, policy: &Source) {
