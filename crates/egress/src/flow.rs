@@ -32,6 +32,8 @@ use crate::{dial, dns};
 
 /// DNS over TCP is recognised by where it was going.
 const DNS_PORT: u16 = 53;
+/// How long bytes are held back that may be the beginning of a request, or all that a client of something else says.
+const UNSURE_DEADLINE: Duration = Duration::from_millis(300);
 /// How long a first message may take once it began. Before it begins nothing is waited for: many servers speak first.
 const HEAD_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -260,19 +262,23 @@ struct FirstBytes {
 
 async fn first_bytes(client: &TcpStream) -> io::Result<FirstBytes> {
     client.readable().await?;
-    let deadline = Instant::now() + HEAD_DEADLINE;
+    let began = Instant::now();
     let mut bytes = Vec::with_capacity(2048);
+    let mut is_sure = true;
     loop {
         match client.try_read_buf(&mut limited(&mut bytes)) {
             // It says no more: what it said is passed on, and so is its end.
             Ok(0) => return Ok(FirstBytes { bytes, seen: Ok(Head::Opaque) }),
             Ok(_) => match inspect::look(&bytes) {
-                Ok(Head::Unfinished) => {}
+                Ok(Head::Unfinished) => is_sure = true,
+                Ok(Head::Unsure) => is_sure = false,
                 seen => return Ok(FirstBytes { bytes, seen }),
             },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let deadline = began + if is_sure { HEAD_DEADLINE } else { UNSURE_DEADLINE };
                 if timeout_at(deadline, client.readable()).await.is_err() {
-                    return Ok(FirstBytes { bytes, seen: Err(inspect::BadHead::TooLate) });
+                    let seen = if is_sure { Err(inspect::BadHead::TooLate) } else { Ok(Head::Opaque) };
+                    return Ok(FirstBytes { bytes, seen });
                 }
             }
             Err(error) => return Err(error),

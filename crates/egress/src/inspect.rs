@@ -14,7 +14,9 @@ pub const HEAD_BYTES: usize = 16 * 1024;
 /// What the first bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Head {
-    /// They could still become something known: more are needed.
+    /// They could still become something known, and as well be something else of which no more comes.
+    Unsure,
+    /// They are the beginning of something known: more are needed.
     Unfinished,
     /// A TLS ClientHello, with the server name that it asks for.
     Tls(Option<Name>),
@@ -50,7 +52,7 @@ pub enum BadHead {
 /// When they must be refused.
 pub fn look(bytes: &[u8]) -> Result<Head, BadHead> {
     let head = if tls::could_be(bytes) { tls::look(bytes)? } else { http::look(bytes)? };
-    if head == Head::Unfinished && bytes.len() >= HEAD_BYTES {
+    if matches!(head, Head::Unfinished | Head::Unsure) && bytes.len() >= HEAD_BYTES {
         return Err(BadHead::TooLong);
     }
     Ok(head)

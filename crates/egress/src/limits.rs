@@ -26,8 +26,9 @@ pub const NAMES: usize = 16 * 1024;
 pub const VERDICTS: usize = 512;
 /// Verdicts of one sandbox that are written down per second, and at once; the others are counted.
 pub const VERDICT_RATE: Rate = Rate { per_second: 200, burst: 512 };
-/// Connections of the whole process: the descriptors that it has, less these for everything else, by what each may take.
-pub const DESCRIPTORS_RESERVED: u64 = 2048;
+/// Connections of the whole process: the descriptors that it has, less these for everything else (five for each of a
+/// thousand sandboxes, kept pipes, questions to resolvers), by what each may take.
+pub const DESCRIPTORS_RESERVED: u64 = 6144;
 /// Two sockets and two pipes.
 pub const DESCRIPTORS_PER_FLOW: u64 = 6;
 

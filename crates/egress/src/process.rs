@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::thread::{Gid, Uid};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::control::{self, Boot};
 use crate::limits::{DESCRIPTORS_PER_FLOW, DESCRIPTORS_RESERVED};
@@ -51,7 +52,14 @@ fn start(control: OwnedFd) -> io::Result<()> {
         getrandom::fill(&mut instance).map_err(|_| io::Error::other("the kernel gives no random bytes"))?;
         // JSON readers of other languages keep whole numbers up to 2^53.
         let instance = u64::from_ne_bytes(instance) >> 11;
-        control::serve(control, Arc::new(Shared::new(flows)?), instance).await
+        let served = control::serve(control, Arc::new(Shared::new(flows)?), instance);
+        let mut terminate = signal(SignalKind::terminate())?;
+        // At a terminal Ctrl-C reaches every process of the group; the supervisor decides what it means.
+        let _interrupt = signal(SignalKind::interrupt())?;
+        tokio::select! {
+            ended = served => ended,
+            _ = terminate.recv() => Ok(()),
+        }
     })
 }
 

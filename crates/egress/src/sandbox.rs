@@ -115,14 +115,19 @@ impl Listeners {
     pub fn as_fds(&self) -> [std::os::fd::BorrowedFd<'_>; 4] {
         [self.tcp4.as_fd(), self.tcp6.as_fd(), self.udp4.as_fd(), self.udp6.as_fd()]
     }
+}
 
-    /// The same sockets, by other descriptors.
-    ///
-    /// # Errors
-    /// When there is no room for descriptors.
-    pub fn duplicate(&self) -> io::Result<Self> {
-        let copy = |fd: &OwnedFd| fd.try_clone();
-        Ok(Self { tcp4: copy(&self.tcp4)?, tcp6: copy(&self.tcp6)?, udp4: copy(&self.udp4)?, udp6: copy(&self.udp6)? })
+/// The sockets as they are listened to.
+#[derive(Debug)]
+struct Sockets {
+    tcp: [Arc<TcpListener>; 2],
+    udp: [Arc<UdpSocket>; 2],
+}
+
+impl Sockets {
+    fn new(listeners: Listeners) -> io::Result<Self> {
+        let Listeners { tcp4, tcp6, udp4, udp6 } = listeners;
+        Ok(Self { tcp: [tcp(tcp4)?, tcp(tcp6)?], udp: [udp(udp4)?, udp(udp6)?] })
     }
 }
 
@@ -157,7 +162,8 @@ pub struct Sandbox {
     /// Ends everything of it.
     pub stop: CancellationToken,
     in_force: RwLock<InForce>,
-    listeners: Listeners,
+    /// Taken out at the end, so that they are closed whoever still looks at the sandbox.
+    sockets: Mutex<Option<Sockets>>,
     new_flows: Bucket,
     most_flows: usize,
     flow_slots: Arc<Semaphore>,
@@ -190,9 +196,8 @@ impl Sandbox {
     /// # Errors
     /// When a descriptor is not what it should be.
     pub fn attach(shared: Arc<Shared>, with: Attachment) -> io::Result<Arc<Self>> {
-        let sockets = with.listeners.duplicate()?;
-        let tcp = [tcp(sockets.tcp4)?, tcp(sockets.tcp6)?];
-        let udp = [udp(sockets.udp4)?, udp(sockets.udp6)?];
+        let sockets = Sockets::new(with.listeners)?;
+        let (tcp, udp) = (sockets.tcp.clone(), sockets.udp.clone());
         let limits = with.limits;
         let sandbox = Arc::new(Self {
             names: Names::load(with.names, with.range)?,
@@ -204,7 +209,7 @@ impl Sandbox {
             new_names: Bucket::new(limits.new_names),
             stop: CancellationToken::new(),
             in_force: RwLock::new(InForce { revision: with.revision, policy: Arc::new(with.policy) }),
-            listeners: with.listeners,
+            sockets: Mutex::new(Some(sockets)),
             new_flows: Bucket::new(limits.new_flows),
             most_flows: limits.flows,
             flow_slots: Arc::new(Semaphore::new(limits.flows)),
@@ -217,7 +222,7 @@ impl Sandbox {
             sandbox.spawn(accept(sandbox.clone(), listener));
         }
         for socket in udp {
-            sandbox.spawn(questions(sandbox.clone(), Arc::new(socket)));
+            sandbox.spawn(questions(sandbox.clone(), socket));
         }
         sandbox.spawn(sweep(sandbox.clone()));
         Ok(sandbox)
@@ -230,6 +235,7 @@ impl Sandbox {
         if tokio::time::timeout(STOP_DEADLINE, self.tasks.wait()).await.is_err() {
             tracing::error!(sandbox_id = self.id, "tasks of a detached sandbox do not end");
         }
+        drop(self.sockets.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.shared.verdicts.depart(&self.journal);
     }
 
@@ -266,9 +272,15 @@ impl Sandbox {
         Ok(cut)
     }
 
-    /// Its sockets.
-    pub fn listeners(&self) -> &Listeners {
-        &self.listeners
+    /// Duplicates of its sockets, in the order of [`Listeners`]; none once it is detached.
+    ///
+    /// # Errors
+    /// When there is no room for descriptors.
+    pub fn listeners(&self) -> io::Result<Vec<OwnedFd>> {
+        let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Sockets { tcp, udp }) = &*sockets else { return Ok(Vec::new()) };
+        let tcp = tcp.iter().map(|socket| socket.as_fd().try_clone_to_owned());
+        tcp.chain(udp.iter().map(|socket| socket.as_fd().try_clone_to_owned())).collect()
     }
 
     /// Room for one more connection in the process. A dozen sandboxes at their limit take what is for all; what is for
@@ -329,7 +341,7 @@ impl Drop for Registered<'_> {
     }
 }
 
-fn tcp(fd: OwnedFd) -> io::Result<TcpListener> {
+fn tcp(fd: OwnedFd) -> io::Result<Arc<TcpListener>> {
     if !rustix::net::sockopt::socket_acceptconn(&fd)? {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket that does not listen"));
     }
@@ -337,19 +349,19 @@ fn tcp(fd: OwnedFd) -> io::Result<TcpListener> {
     rustix::net::sockopt::set_socket_linger(&fd, Some(Duration::ZERO))?;
     let listener = std::net::TcpListener::from(fd);
     listener.set_nonblocking(true)?;
-    TcpListener::from_std(listener)
+    TcpListener::from_std(listener).map(Arc::new)
 }
 
-fn udp(fd: OwnedFd) -> io::Result<UdpSocket> {
+fn udp(fd: OwnedFd) -> io::Result<Arc<UdpSocket>> {
     if rustix::net::sockopt::socket_type(&fd)? != rustix::net::SocketType::DGRAM {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket that is not for datagrams"));
     }
     let socket = std::net::UdpSocket::from(fd);
     socket.set_nonblocking(true)?;
-    UdpSocket::from_std(socket)
+    UdpSocket::from_std(socket).map(Arc::new)
 }
 
-async fn accept(sandbox: Arc<Sandbox>, listener: TcpListener) {
+async fn accept(sandbox: Arc<Sandbox>, listener: Arc<TcpListener>) {
     loop {
         let client = match listener.accept().await {
             Ok((client, _)) => client,

@@ -170,6 +170,22 @@ async fn a_connection_that_presents_another_name_is_refused() {
 }
 
 #[tokio::test]
+async fn a_client_that_says_little_is_not_kept_waiting_for_more() {
+    let world = World::new();
+    world.name("odd.example", &[ORIGIN.into()]);
+    world.origin(ORIGIN, 7000, "");
+    let proxy = Proxy::start(&world).await;
+    let inside = Inside::new();
+    proxy.attach(&inside, &allow(&["odd.example"])).await;
+    let address = inside.address("odd.example");
+    for word in ["HELLO", "GET /", "\r\n", "x"] {
+        let mut stream = inside.connect(address, 7000).expect("connected");
+        stream.write_all(word.as_bytes()).expect("sent");
+        assert_eq!(read_some(&mut stream).expect("an echo"), word);
+    }
+}
+
+#[tokio::test]
 async fn a_denied_name_is_found_also_behind_an_address() {
     let world = World::new();
     world.origin(ORIGIN, 443, "");

@@ -32,7 +32,16 @@ pub async fn serve(control: OwnedFd, shared: Arc<Shared>, instance: u64) -> io::
         attached: Attached::default(),
         watchers: TaskTracker::new(),
     };
-    while let Some((bytes, fds)) = control.receive().await? {
+    loop {
+        let (bytes, fds) = match control.receive().await {
+            Ok(Some(packet)) => packet,
+            Ok(None) => return Ok(()),
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) => {
+                tracing::error!("a request that is too long, or more descriptors than there is room for");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         let mut fds = fds.into_iter();
         let Some(reply_to) = fds.next() else {
             tracing::warn!("a request without a reply socket was passed over");
@@ -43,7 +52,6 @@ pub async fn serve(control: OwnedFd, shared: Arc<Shared>, instance: u64) -> io::
             Err(error) => tracing::warn!(%error, "a reply socket cannot be used"),
         }
     }
-    Ok(())
 }
 
 struct Desk {
@@ -86,8 +94,7 @@ impl Desk {
             }
             Request::Listeners { sandbox } => {
                 let found = self.find(&sandbox)?;
-                let copies = found.listeners().as_fds().into_iter().map(|fd| fd.try_clone_to_owned());
-                let copies = copies.collect::<io::Result<_>>().map_err(system("duplicate a sandbox's sockets"))?;
+                let copies = found.listeners().map_err(system("duplicate a sandbox's sockets"))?;
                 Ok((Reply::Listeners, copies))
             }
             Request::Verdicts { sandbox, after } => {

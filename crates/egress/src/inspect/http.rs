@@ -1,5 +1,8 @@
 //! The Host of an HTTP/1 request that asks for a path. A request to a proxy (`CONNECT`, an absolute URI) names the host
 //! behind the proxy, which is the proxy's business, and is opaque here.
+//!
+//! This finds mistakes and simple tricks. Whoever means to can ask for another host in a second request on the same
+//! connection, or in HTTP/2: only a proxy that reads every request, an interceptor, closes that.
 
 use super::{BadHead, Head};
 use crate::name::Name;
@@ -8,10 +11,13 @@ use crate::name::Name;
 const METHOD_BYTES: usize = 20;
 
 pub fn look(bytes: &[u8]) -> Result<Head, BadHead> {
+    // Servers pass over empty lines before a request.
+    let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+    let bytes = &bytes[blank..];
     if let Some(known) = not_a_request(bytes) {
         return Ok(known);
     }
-    let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else { return Ok(Head::Unfinished) };
+    let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else { return Ok(Head::Unsure) };
     let line = trim(&bytes[..end]);
     if !line.ends_with(b" HTTP/1.1") && !line.ends_with(b" HTTP/1.0") {
         return Ok(Head::Opaque);
@@ -41,7 +47,7 @@ fn not_a_request(bytes: &[u8]) -> Option<Head> {
     let method = bytes.iter().take_while(|byte| byte.is_ascii_uppercase() || **byte == b'-').count();
     match bytes.get(method..) {
         _ if method > METHOD_BYTES => Some(Head::Opaque),
-        Some([]) | Some([b' ']) if method > 0 || bytes.is_empty() => Some(Head::Unfinished),
+        Some([]) | Some([b' ']) if method > 0 || bytes.is_empty() => Some(Head::Unsure),
         Some([b' ', b'/', ..]) if method > 0 => None,
         _ => Some(Head::Opaque),
     }

@@ -50,6 +50,15 @@ fn every_prefix_of_a_hello_is_unfinished() {
 }
 
 #[test]
+fn a_record_before_the_hello_hides_nothing() {
+    let hidden = hello(&server_name(b"evil.example"));
+    for kind in [20, 21, 23, 24] {
+        let record = [kind, 3, 1, 0, 2, 1, 100];
+        assert_eq!(look(&[&record, &hidden[..]].concat()), Err(BadHead::Hello), "{kind}");
+    }
+}
+
+#[test]
 fn a_hello_in_many_records_is_one_hello() {
     let message = message(&server_name(b"api.example.com"));
     let split: Vec<u8> = message.chunks(3).flat_map(record).collect();
@@ -103,9 +112,12 @@ fn the_host_of_a_request_for_a_path_is_found() {
     let request = b"GET /x HTTP/1.1\r\nAccept: */*\r\nhOsT: API.example.com:8080\r\n\r\n";
     assert_eq!(look(request), Ok(Head::Http(named("api.example.com"))));
     assert_eq!(look(b"GET / HTTP/1.0\r\n\r\n"), Ok(Head::Http(None)));
+    let line = "GET /x HTTP/1.1\r\n".len();
     for end in 1..request.len() {
-        assert_eq!(look(&request[..end]), Ok(Head::Unfinished), "{end}");
+        let expected = if end < line { Head::Unsure } else { Head::Unfinished };
+        assert_eq!(look(&request[..end]), Ok(expected), "{end}");
     }
+    assert_eq!(look(&[b"\r\n\n", &request[..]].concat()), Ok(Head::Http(named("api.example.com"))));
 }
 
 #[test]

@@ -4,6 +4,9 @@ use super::{BadHead, Head};
 use crate::name::Name;
 
 const HANDSHAKE: u8 = 22;
+/// Types of records: change of cipher, alert, handshake, data, heartbeat. Some servers pass over an alert before the
+/// ClientHello, so a connection that begins with any of them is TLS to somebody, and only a handshake may come first.
+const RECORDS: std::ops::RangeInclusive<u8> = 20..=24;
 const MAJOR: u8 = 3;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
@@ -11,11 +14,11 @@ const HOST_NAME: u8 = 0;
 /// Longest record with slack for what TLS 1.2 allowed.
 const RECORD_BYTES: usize = (1 << 14) + 2048;
 
-/// Whether bytes begin, or could begin, a TLS handshake: content type, then major version.
+/// Whether bytes begin, or could begin, a TLS record: content type, then major version.
 pub fn could_be(bytes: &[u8]) -> bool {
     match bytes {
-        [first] => *first == HANDSHAKE,
-        [first, second, ..] => *first == HANDSHAKE && *second == MAJOR,
+        [first] => RECORDS.contains(first),
+        [first, second, ..] => RECORDS.contains(first) && *second == MAJOR,
         [] => true,
     }
 }
