@@ -15,7 +15,7 @@ use crate::system::{self, TEST_USER, root, run as run_command, step, work};
 use crate::{cargo, cases, contract, libtest};
 
 /// What the tests need of the system.
-const PACKAGES: [&str; 23] = [
+const PACKAGES: [&str; 24] = [
     "busybox-static",  // an image of one program
     "apache2-utils",   // htpasswd for the registry that asks for a login
     "ca-certificates", // pip and cargo
@@ -26,6 +26,7 @@ const PACKAGES: [&str; 23] = [
     "libc6-dev",
     "mariadb-server", // `sql` contexts of execd speak to one
     "mmdebstrap",     // the root of an emulated guest
+    "nftables",       // steering in network namespaces of a test's own
     "node-typescript",
     "nodejs",  // JavaScript and TypeScript contexts
     "openssl", // the certificate of a registry

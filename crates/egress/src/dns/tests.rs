@@ -68,6 +68,31 @@ fn reversed_addresses_are_read_and_nothing_else() {
     }
 }
 
+#[test]
+fn fuzz_questions() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let _within = runtime.enter();
+    let sandbox = sandbox();
+    let with_options = [
+        &question(&[b"a", b"example"], 16)[..11],
+        &[1],
+        &question(&[b"a", b"example"], 16)[12..],
+        &[0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0],
+    ]
+    .concat();
+    fuzz::run(
+        "questions",
+        &[&question(&[b"a", b"example"], 1), &question(&[b"localhost"], 28), &with_options],
+        |input| {
+            let answer = runtime.block_on(answer(&sandbox, input, Transport::Datagram));
+            if let Some(answer) = answer {
+                assert!(answer.len() <= usize::from(UDP_BYTES), "{} bytes", answer.len());
+                Message::from_vec(&answer).expect("what we say is well-formed");
+            }
+        },
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -152,6 +152,22 @@ fn a_head_that_never_ends_is_too_long() {
     assert_eq!(look(&endless[..HEAD_BYTES]), Err(BadHead::TooLong));
 }
 
+#[test]
+fn fuzz_first_bytes() {
+    let tls = hello(&[extension(10, &[0, 2, 0, 29]), server_name(b"api.example.com")].concat());
+    let http = b"GET /x HTTP/1.1\r\nAccept: */*\r\nHost: api.example.com:8080\r\n\r\n";
+    fuzz::run("first bytes", &[&tls, http, b"SSH-2.0-x\r\n", b"\x15\x03\x01\x00\x02\x01\x64"], |input| {
+        let seen = look(input);
+        if let Ok(Head::Tls(Some(name)) | Head::Http(Some(name))) = &seen {
+            assert_eq!(Name::from_ascii(name.as_str()).as_ref(), Ok(name), "a name is canonical");
+        }
+        // What is known does not change when more comes.
+        if !matches!(seen, Ok(Head::Unfinished | Head::Unsure)) {
+            assert_eq!(look(&[input, b"more\r\n"].concat()), seen);
+        }
+    });
+}
+
 proptest! {
     #[test]
     fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {

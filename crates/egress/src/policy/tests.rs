@@ -242,6 +242,29 @@ fn the_kernel_lets_through_what_could_be_allowed_and_no_more() {
     }
 }
 
+#[test]
+fn fuzz_policies() {
+    let example = json!({"user": {"defaultAction": "allow", "egress": [{"action": "allow", "target": "10.0.0.0/8", "ports": [80]},
+        {"action": "deny", "target": "*.a.example"}]}, "always_deny": [{"target": "127.0.0.0/8"}], "always_allow": []});
+    let example = example.to_string();
+    let closed = ["127.0.0.1", "::ffff:127.0.0.1", "169.254.169.254", "64:ff9b::7f00:1"].map(|text| to(text, 80));
+    fuzz::run(
+        "policies",
+        &[example.as_bytes(), b"{}", br#"{"user":{"egress":[{"target":"0.0.0.0/0","action":"allow"}]}}"#],
+        |input| {
+            let Ok(source) = serde_json::from_slice::<Source>(input) else { return };
+            let Ok(policy) = Policy::parse(&source, "p") else { return };
+            let text = String::from_utf8_lossy(input);
+            for destination in &closed {
+                let allowed = policy.decide(None, destination).is_allowed();
+                assert!(!allowed || text.contains("allow"), "{destination:?} by a policy that allows nothing");
+                let reachable = policy.reachable("28.64.0.0/16".parse().expect("a network"));
+                assert!(!allowed || reachable.iter().any(|network| network.contains(&destination.address)));
+            }
+        },
+    );
+}
+
 prop_compose! {
     fn any_target()(kind in 0..5, octets: [u8; 4], prefix in 0u8..=32, segments: [u16; 8], prefix6 in 0u8..=128, label in "[a-c]") -> String {
         let v4 = std::net::Ipv4Addr::from(octets);

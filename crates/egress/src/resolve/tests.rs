@@ -49,6 +49,20 @@ fn bytes(message: &Message) -> Vec<u8> {
     message.to_vec().expect("a message")
 }
 
+#[test]
+fn fuzz_answers_of_resolvers() {
+    let mut asked = Message::new(7, MessageType::Query, OpCode::Query);
+    asked.add_query(Query::query(owner("www.example."), RecordType::A));
+    let good = reply(&asked, vec![alias("www.example.", "cdn.example."), a("cdn.example.", [1, 2, 3, 4])]);
+    let circle = reply(&asked, vec![alias("www.example.", "b.example."), alias("b.example.", "www.example.")]);
+    fuzz::run("answers of resolvers", &[&bytes(&good), &bytes(&circle)], |input| {
+        let Some(answer) = Message::from_vec(input).ok().filter(|answer| fits(answer, &asked)) else { return };
+        let found = chain(&answer.answers, &owner("www.example."), RecordType::A);
+        assert!(found.len() <= answer.answers.len() + ALIASES);
+        assert!(found.last().is_none_or(|record| record.record_type() == RecordType::A));
+    });
+}
+
 #[tokio::test]
 async fn aliases_are_followed_and_nothing_else() {
     let resolver = server(|question| {
