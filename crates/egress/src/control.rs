@@ -24,8 +24,8 @@ pub use packet::pair;
 pub(crate) use packet::receive_blocking;
 pub(crate) use serve::serve;
 
-/// Events in one packet.
-pub const EVENTS_PER_PACKET: usize = 128;
+/// Events in one packet: each has a kilobyte and a half at its longest, a name of nothing but bytes that are escaped.
+pub const EVENTS_PER_PACKET: usize = 64;
 /// Longest policy as JSON: as many rules as there may be, each with a long name and many ports.
 pub const POLICY_BYTES: u64 = 16 * 1024 * 1024;
 /// Longest id of a sandbox.

@@ -179,10 +179,12 @@ impl Dialled {
         Self { address, port, block: guard::block(address) }
     }
 
-    /// The same destination, known to be an address of this machine.
+    /// The same destination, known to be an address of this machine. Whoever allows the private network that it is in
+    /// does not mean the machine: that takes a rule for this very address.
     #[must_use]
     pub fn of_host(self) -> Self {
-        Self { block: self.block.or_else(|| Some(Block::of_host(self.address))), ..self }
+        let loopback = self.block.filter(|block| block.kind == Kind::Loopback);
+        Self { block: loopback.or_else(|| Some(Block::of_host(self.address))), ..self }
     }
 }
 

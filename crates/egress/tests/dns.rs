@@ -31,6 +31,22 @@ async fn questions_over_tcp_are_answered_wherever_they_were_going() {
 }
 
 #[tokio::test]
+async fn questions_over_ipv6_are_answered() {
+    let world = World::new();
+    world.name("good.example", &[ORIGIN.into()]);
+    let proxy = Proxy::start(&world).await;
+    let inside = Inside::new();
+    proxy.attach(&inside, &allow(&["good.example"])).await;
+    let socket = inside.namespace.run(|| std::net::UdpSocket::bind("[::]:0").expect("a socket"));
+    socket.set_read_timeout(Some(common::PATIENCE)).expect("a socket");
+    socket.connect("[2001:4860:4860::8888]:53").expect("connected");
+    socket.send(&question("good.example", RecordType::A)).expect("sent");
+    let mut answer = [0; 512];
+    let length = socket.recv(&mut answer).expect("an answer from whom it was asked");
+    assert_eq!(Message::from_vec(&answer[..length]).expect("a message").answers.len(), 1);
+}
+
+#[tokio::test]
 async fn only_what_a_sandbox_needs_is_answered() {
     let world = World::new();
     world.name("good.example", &[ORIGIN.into()]);

@@ -4,13 +4,14 @@ use std::collections::HashSet;
 
 use protocol::egress::{NetworkPolicy, NetworkRule};
 
-/// Puts rules before those that are there. A rule for a target that is there already takes its place; of several new ones
-/// for one target the first counts.
+/// Puts rules before those that are there. New rules for a target take the place of all old ones for it; of several new
+/// ones for one target and the same ports the first counts.
 pub fn prepend(policy: &NetworkPolicy, rules: &[NetworkRule]) -> NetworkPolicy {
+    let targets: HashSet<String> = rules.iter().map(key).collect();
     let mut seen = HashSet::new();
-    let all = rules.iter().chain(&policy.egress);
-    let egress = all.filter(|rule| seen.insert((key(rule), rule.ports.clone()))).cloned().collect();
-    NetworkPolicy { egress, ..policy.clone() }
+    let new = rules.iter().filter(|rule| seen.insert((key(rule), rule.ports.clone())));
+    let old = policy.egress.iter().filter(|rule| !targets.contains(&key(rule)));
+    NetworkPolicy { egress: new.chain(old).cloned().collect(), ..policy.clone() }
 }
 
 /// Takes out every rule for these targets. Says whether there was any.
@@ -46,6 +47,13 @@ mod tests {
             after,
             policy(vec![rule("deny", "b.EXAMPLE"), rule("allow", "c.example"), rule("allow", "a.example")])
         );
+    }
+
+    #[test]
+    fn new_rules_for_other_ports_of_one_target_all_count() {
+        let on = |port| NetworkRule { ports: Some(vec![port]), ..rule("allow", "a.example") };
+        let after = prepend(&policy(vec![rule("deny", "a.example")]), &[on(80), on(443), on(80)]);
+        assert_eq!(after, policy(vec![on(80), on(443)]));
     }
 
     #[test]

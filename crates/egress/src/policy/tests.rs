@@ -154,6 +154,9 @@ fn an_own_address_of_the_machine_needs_its_own_rule() {
     assert_eq!(wide.decide(None, &to("93.184.216.34", 22).of_host()).because, Because::NotPublic { kind: Kind::Host });
     let exact = policy(json!({"egress": [{"action": "allow", "target": "93.184.216.34"}]}));
     assert!(exact.decide(None, &to("93.184.216.34", 22).of_host()).is_allowed());
+    let private = policy(json!({"egress": [{"action": "allow", "target": "10.0.0.0/8"}]}));
+    assert!(private.decide(None, &to("10.1.2.3", 22)).is_allowed());
+    assert!(!private.decide(None, &to("10.1.2.3", 22).of_host()).is_allowed());
 }
 
 #[test]
