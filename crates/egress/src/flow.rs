@@ -18,7 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -234,6 +236,7 @@ async fn reach(
 async fn pump(sandbox: &Sandbox, flow: &Flow, client: &TcpStream, upstream: &TcpStream) -> End {
     let (pipes, held) = (&sandbox.shared.pipes, &sandbox.pipes_held);
     let broken = |error: io::Error| End::Broken { message: error.to_string() };
+    let (client_is_done, upstream_is_done) = (Notify::new(), Notify::new());
     let up = async {
         let head = first_bytes(client).await.map_err(broken)?;
         judge_head(&sandbox.policy(), flow, &head).map_err(|reason| End::Refused { reason })?;
@@ -242,15 +245,34 @@ async fn pump(sandbox: &Sandbox, flow: &Flow, client: &TcpStream, upstream: &Tcp
         send(upstream, &head.bytes).await.map_err(broken)?;
         flow.sent.add(head.bytes.len());
         drop(head);
-        relay::one_way(client, upstream, pipes, held, &flow.sent).await.map_err(broken)
+        relay::one_way(client, upstream, pipes, held, &flow.sent).await.map_err(broken)?;
+        client_is_done.notify_one();
+        Ok(())
     };
-    let down = async { relay::one_way(upstream, client, pipes, held, &flow.received).await.map_err(broken) };
+    let down = async {
+        relay::one_way(upstream, client, pipes, held, &flow.received).await.map_err(broken)?;
+        upstream_is_done.notify_one();
+        Ok(())
+    };
     tokio::select! {
+        // Asked first: when both are done, nothing that fails then matters.
+        biased;
         ended = async { tokio::try_join!(up, down) } => match ended {
             Ok(_) => End::Done,
             Err(end) => end,
         },
+        error = fails_after(client, &client_is_done) => broken(error),
+        error = fails_after(upstream, &upstream_is_done) => broken(error),
         () = flow.cut.cancelled() => flow.end.get().cloned().unwrap_or(End::Detached),
+    }
+}
+
+/// Waits until a socket from which no more is read fails: nobody else would notice while its peer is silent.
+async fn fails_after(socket: &TcpStream, done: &Notify) -> io::Error {
+    done.notified().await;
+    match socket.ready(Interest::ERROR).await {
+        Ok(_) => socket.take_error().ok().flatten().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()),
+        Err(error) => error,
     }
 }
 

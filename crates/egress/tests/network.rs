@@ -299,6 +299,32 @@ async fn a_reset_passes_through_both_ways() {
 }
 
 #[tokio::test]
+async fn a_client_that_resets_after_its_end_is_noticed_while_the_origin_is_silent() {
+    let world = World::new();
+    world.name("silent.example", &[ORIGIN.into()]);
+    let (told, heard) = std::sync::mpsc::channel();
+    world.serve(ORIGIN, 80, move |mut stream| {
+        assert_eq!(stream.read_to_end(&mut Vec::new()).expect("the client's end"), 4);
+        told.send(None).expect("the test waits");
+        // Nothing is said or heard any more; only the reset ends this.
+        let mut poll = [rustix::event::PollFd::new(&stream, rustix::event::PollFlags::empty())];
+        rustix::event::poll(&mut poll, None).expect("an event");
+        told.send(stream.take_error().expect("a socket").map(|error| error.kind())).expect("the test waits");
+    });
+    let proxy = Proxy::start(&world).await;
+    let inside = Inside::new();
+    proxy.attach(&inside, &allow(&["silent.example"])).await;
+    let mut stream = inside.connect(inside.address("silent.example"), 80).expect("connected");
+    stream.write_all(b"word").expect("sent");
+    stream.shutdown(Shutdown::Write).expect("half closed");
+    assert_eq!(heard.recv_timeout(common::PATIENCE).expect("the end arrives"), None);
+    rustix::net::sockopt::set_socket_linger(&stream, Some(std::time::Duration::ZERO)).expect("a socket");
+    drop(stream);
+    let kind = heard.recv_timeout(common::PATIENCE).expect("the reset arrives");
+    assert!(matches!(kind, Some(std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe)), "{kind:?}");
+}
+
+#[tokio::test]
 async fn a_changed_policy_cuts_what_it_forbids_and_nothing_else() {
     let world = World::new();
     world.name("stays.example", &[ORIGIN.into()]);
