@@ -239,7 +239,7 @@ async fn pump(sandbox: &Sandbox, flow: &Flow, client: &TcpStream, upstream: &Tcp
     let (client_is_done, upstream_is_done) = (Notify::new(), Notify::new());
     let up = async {
         let head = first_bytes(client).await.map_err(broken)?;
-        judge_head(&sandbox.policy(), flow, &head).map_err(|reason| End::Refused { reason })?;
+        judge_head(sandbox, flow, &head).map_err(|reason| End::Refused { reason })?;
         // The place where the credential vault takes over: a flow whose name is bound to a credential goes, with
         // `head.bytes`, to an interceptor that ends TLS, and is not relayed.
         send(upstream, &head.bytes).await.map_err(broken)?;
@@ -315,15 +315,17 @@ fn limited(bytes: &mut Vec<u8>) -> bytes::buf::Limit<&mut Vec<u8>> {
 }
 
 /// Holds what a client said against what it was let through for.
-fn judge_head(policy: &Policy, flow: &Flow, head: &FirstBytes) -> Result<(), Reason> {
+fn judge_head(sandbox: &Sandbox, flow: &Flow, head: &FirstBytes) -> Result<(), Reason> {
     let presented = match &head.seen {
         Ok(Head::Tls(Some(name)) | Head::Http(Some(name))) => name,
         Ok(_) => return Ok(()),
         // A rule that names the address means whatever is spoken there.
-        Err(_) if flow.name.is_none() && !policy.cares_what_is_presented(&flow.allowed_by) => return Ok(()),
+        Err(_) if flow.name.is_none() && !sandbox.policy().cares_what_is_presented(&flow.allowed_by) => return Ok(()),
         Err(error) => return Err(Reason::BadHead { message: error.to_string() }),
     };
+    // Written down before the policy is read: one that changes after that finds it. A flow has one head.
     let _ = flow.presented.set(presented.clone());
+    let policy = sandbox.policy();
     match &flow.name {
         Some(name) if name == presented => Ok(()),
         Some(_) => Err(Reason::OtherHost { presented: presented.to_string() }),

@@ -392,3 +392,38 @@ async fn a_detached_sandbox_is_cut_and_its_sockets_are_free() {
         rustix::net::bind(listener.expect("a socket"), &address).expect("nobody holds the port any more");
     });
 }
+
+#[tokio::test]
+async fn a_program_that_knows_nothing_of_us_reaches_an_allowed_name() {
+    let world = World::new();
+    world.name("good.example", &[ORIGIN.into()]);
+    world.serve(ORIGIN, 80, |mut stream| {
+        read_some(&mut stream).expect("a request");
+        stream.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello").expect("an answer");
+    });
+    let proxy = Proxy::start(&world).await;
+    let inside = Inside::new();
+    proxy.attach(&inside, &allow(&["good.example"])).await;
+    let program = r#"
+import ipaddress, socket, urllib.error, urllib.request
+print(urllib.request.urlopen("http://good.example/").read().decode())
+print(ipaddress.ip_address(socket.gethostbyname("good.example")).is_global)
+try:
+    urllib.request.urlopen("http://bad.example/")
+except urllib.error.URLError as error:
+    print(error.reason.errno == socket.EAI_NONAME)
+"#;
+    let directory = tempfile::tempdir().expect("a directory");
+    let resolv_conf = directory.path().join("resolv.conf");
+    std::fs::write(&resolv_conf, "nameserver 10.0.0.53\n").expect("written");
+    let output = inside.namespace.run(|| {
+        std::process::Command::new("unshare")
+            .args(["-m", "sh", "-ec", "mount --bind \"$0\" /etc/resolv.conf && exec python3 -c \"$1\""])
+            .arg(&resolv_conf)
+            .arg(program)
+            .output()
+            .expect("it runs")
+    });
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(out, "hello\nTrue\nTrue\n", "{err}");
+}
