@@ -26,7 +26,7 @@ const PACKAGES: [&str; 24] = [
     "libc6-dev",
     "mariadb-server", // `sql` contexts of execd speak to one
     "mmdebstrap",     // the root of an emulated guest
-    "nftables",       // reads the rules of a sandbox's network
+    "nftables",       // rules of networks, read and made
     "node-typescript",
     "nodejs",  // JavaScript and TypeScript contexts
     "openssl", // the certificate of a registry

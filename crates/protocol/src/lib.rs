@@ -4,6 +4,7 @@
 //! sees, not what the server works with: wire types die in `lifecycle::admit`.
 
 pub mod calendar;
+pub mod egress;
 pub mod error;
 pub mod execd;
 pub mod headers;

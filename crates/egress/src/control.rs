@@ -1,0 +1,206 @@
+//! What the server and the egress process say to each other, and how: JSON in one packet, descriptors beside it.
+//!
+//! The control socket is a `SOCK_SEQPACKET` pair. Each request carries its own reply socket as its first descriptor: a
+//! server that dies loses no answer of another, and a new one needs no handshake. A policy travels as a memory file, for
+//! it may be longer than a packet. Nobody but the server holds the other end; what comes over it is trusted to be meant,
+//! not to be right.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+
+use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
+
+use crate::limits::Limits;
+use crate::verdicts::Event;
+
+mod client;
+mod packet;
+mod serve;
+
+pub use client::{Control, ControlError, Watch};
+pub use packet::pair;
+pub(crate) use packet::receive_blocking;
+pub(crate) use serve::serve;
+
+/// Events in one packet: each has a kilobyte and a half at its longest, a name of nothing but bytes that are escaped.
+pub const EVENTS_PER_PACKET: usize = 64;
+/// Longest policy as JSON: as many rules as there may be, each with a long name and many ports.
+pub const POLICY_BYTES: u64 = 16 * 1024 * 1024;
+/// Longest id of a sandbox.
+pub const SANDBOX_ID_BYTES: usize = 128;
+
+/// The first packet, from whoever started the process. No reply socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Boot {
+    /// User and group id to become; `None` stays who it is.
+    pub run_as: Option<u32>,
+}
+
+/// Tells a new egress process who to be. For whoever starts it, before anybody asks it anything.
+///
+/// # Errors
+/// When it is gone already.
+pub fn boot(control: BorrowedFd<'_>, boot: &Boot) -> io::Result<()> {
+    packet::send_now(control, boot)
+}
+
+/// What holds for all sandboxes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The machine's resolvers, in the order in which they are asked.
+    pub resolvers: Vec<SocketAddr>,
+    /// Where names live, for sandboxes that are attached from now on.
+    pub synthetic: Ipv4Net,
+    /// Limits of sandboxes that are attached from now on.
+    pub limits: Limits,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { resolvers: Vec::new(), synthetic: crate::names::DEFAULT_RANGE, limits: Limits::default() }
+    }
+}
+
+/// Something that the egress process can do. Descriptors follow the reply socket in the order named.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum Request {
+    /// Set what holds for all.
+    Configure {
+        /// All of it.
+        settings: Settings,
+    },
+    /// Serve a sandbox, in place of whatever is attached by that id. Descriptors: TCP over IPv4 and IPv6, UDP over IPv4
+    /// and IPv6, the names file, the policy.
+    Attach {
+        /// The sandbox.
+        sandbox: String,
+        /// Number of the policy.
+        revision: u64,
+    },
+    /// Put another policy in force. Descriptor: the policy.
+    SetPolicy {
+        /// The sandbox.
+        sandbox: String,
+        /// Its number; an older one than that in force is refused, the same is put in force again.
+        revision: u64,
+    },
+    /// Serve a sandbox no more. Nothing to do when it is not attached.
+    Detach {
+        /// The sandbox.
+        sandbox: String,
+    },
+    /// Hand out a sandbox's sockets. Descriptors of the reply: the four of `Attach`.
+    Listeners {
+        /// The sandbox.
+        sandbox: String,
+    },
+    /// Say what became of a sandbox's questions and connections.
+    Verdicts {
+        /// The sandbox.
+        sandbox: String,
+        /// Only events after this sequence.
+        after: u64,
+    },
+    /// Say of all sandboxes what became of questions and connections, as it happens. The reply socket stays open.
+    Watch {
+        /// Only events after this sequence.
+        after: u64,
+    },
+    /// Say what there is.
+    Stats,
+}
+
+/// The answer to a [`Request`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Reply {
+    /// Done, nothing to say.
+    Done,
+    /// A policy is in force.
+    PolicySet {
+        /// Connections that it cut.
+        cut: usize,
+    },
+    /// Sockets are beside this packet.
+    Listeners,
+    /// Events, oldest first.
+    Events {
+        /// At most [`EVENTS_PER_PACKET`].
+        events: Vec<Event>,
+    },
+    /// What there is.
+    Stats(Stats),
+    /// It could not be done.
+    Failed(Failure),
+}
+
+/// Why something could not be done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[serde(tag = "why", rename_all = "snake_case")]
+pub enum Failure {
+    /// No sandbox of that id is attached.
+    #[error("the sandbox is not attached to the egress process")]
+    NotAttached,
+    /// A newer policy is in force.
+    #[error("revision {in_force} is in force, which is newer")]
+    Stale {
+        /// The one in force.
+        in_force: u64,
+    },
+    /// The policy is wrong.
+    #[error("{field}: {reason}")]
+    Policy {
+        /// Which field.
+        field: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A request that does not fit this protocol.
+    #[error("a request that is none: {message}")]
+    Malformed {
+        /// What is wrong with it.
+        message: String,
+    },
+    /// The system did not let it.
+    #[error("{operation}: {message}")]
+    System {
+        /// What was tried.
+        operation: String,
+        /// What the system said.
+        message: String,
+    },
+}
+
+/// What an egress process has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Of this process, chosen at its start: another one means that everything must be attached again.
+    pub instance: u64,
+    /// Version of the program.
+    pub version: String,
+    /// The newest event.
+    pub sequence: u64,
+    /// What is attached.
+    pub sandboxes: Vec<SandboxStats>,
+}
+
+/// What is attached of a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxStats {
+    /// The sandbox.
+    pub sandbox: String,
+    /// The policy in force.
+    pub revision: u64,
+    /// Connections at this moment.
+    pub flows: usize,
+    /// Names that it has asked for.
+    pub names: usize,
+    /// Events so far, those that were not kept included.
+    pub events: u64,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,236 @@
+//! The server's side: asks the egress process.
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use tokio::sync::watch;
+
+use super::packet::{self, Socket};
+use super::{Failure, Reply, Request, Settings, Stats};
+use crate::policy::Source;
+use crate::sandbox::Listeners;
+use crate::verdicts::Event;
+
+/// How long an answer may take, the wait for a new process included. The slowest is a detach, which waits for tasks.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// How often a request is put again to a new process. Requests are idempotent, so this is safe; a process that dies of
+/// the request itself must not take it for ever.
+const ATTEMPTS: u32 = 3;
+
+/// Why a request has no good answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The egress process says that it cannot be done.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    /// There is no egress process, or it does not answer in time.
+    #[error("the egress process does not answer; see the server's log")]
+    Gone,
+    /// The request could not be made.
+    #[error("ask the egress process")]
+    System(#[from] io::Error),
+}
+
+/// Asks the egress process. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Control {
+    socket: Arc<watch::Sender<Arc<Socket>>>,
+}
+
+impl Control {
+    /// Asks over this socket. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When it cannot be watched.
+    pub fn new(socket: OwnedFd) -> io::Result<Self> {
+        Ok(Self { socket: Arc::new(watch::Sender::new(Arc::new(Socket::new(socket)?))) })
+    }
+
+    /// Asks another process from now on; requests that wait are put again to it. It knows no sandbox: attach them.
+    ///
+    /// # Errors
+    /// When the socket cannot be watched.
+    pub fn replace(&self, socket: OwnedFd) -> io::Result<()> {
+        self.socket.send_replace(Arc::new(Socket::new(socket)?));
+        Ok(())
+    }
+
+    /// Sets resolvers, the range of names, and limits.
+    ///
+    /// # Errors
+    /// When nobody answers.
+    pub async fn configure(&self, settings: Settings) -> Result<(), ControlError> {
+        self.ask(&Request::Configure { settings }, &[]).await.map(|_| ())
+    }
+
+    /// Serves a sandbox, in place of whatever is attached by that id. `names` must be open for reading and writing.
+    ///
+    /// # Errors
+    /// When the policy or a socket is not what it should be.
+    pub async fn attach(
+        &self,
+        sandbox: &str,
+        listeners: &Listeners,
+        names: BorrowedFd<'_>,
+        revision: u64,
+        policy: &Source,
+    ) -> Result<(), ControlError> {
+        let policy = memory_file(policy)?;
+        let [tcp4, tcp6, udp4, udp6] = listeners.as_fds();
+        let fds = [tcp4, tcp6, udp4, udp6, names, policy.as_fd()];
+        self.ask(&Request::Attach { sandbox: sandbox.to_owned(), revision }, &fds).await.map(|_| ())
+    }
+
+    /// Puts another policy in force; says how many connections it cut.
+    ///
+    /// # Errors
+    /// When the sandbox is not attached, or a newer policy is in force.
+    pub async fn set_policy(&self, sandbox: &str, revision: u64, policy: &Source) -> Result<usize, ControlError> {
+        let policy = memory_file(policy)?;
+        let request = Request::SetPolicy { sandbox: sandbox.to_owned(), revision };
+        match self.ask(&request, &[policy.as_fd()]).await? {
+            (Reply::PolicySet { cut }, _) => Ok(cut),
+            other => Err(unexpected(&other.0)),
+        }
+    }
+
+    /// Serves a sandbox no more. Its sockets are closed over there when this returns.
+    ///
+    /// # Errors
+    /// When nobody answers.
+    pub async fn detach(&self, sandbox: &str) -> Result<(), ControlError> {
+        self.ask(&Request::Detach { sandbox: sandbox.to_owned() }, &[]).await.map(|_| ())
+    }
+
+    /// Takes duplicates of an attached sandbox's sockets: a server that starts again gets back what it has lost.
+    ///
+    /// # Errors
+    /// When the sandbox is not attached.
+    pub async fn listeners(&self, sandbox: &str) -> Result<Listeners, ControlError> {
+        let (reply, fds) = self.ask(&Request::Listeners { sandbox: sandbox.to_owned() }, &[]).await?;
+        match <[OwnedFd; 4]>::try_from(fds) {
+            Ok(fds) => Ok(Listeners::from_array(fds)),
+            Err(_) => Err(unexpected(&reply)),
+        }
+    }
+
+    /// Up to [`super::EVENTS_PER_PACKET`] events of a sandbox after a sequence, oldest first.
+    ///
+    /// # Errors
+    /// When the sandbox is not attached.
+    pub async fn verdicts(&self, sandbox: &str, after: u64) -> Result<Vec<Event>, ControlError> {
+        match self.ask(&Request::Verdicts { sandbox: sandbox.to_owned(), after }, &[]).await? {
+            (Reply::Events { events }, _) => Ok(events),
+            other => Err(unexpected(&other.0)),
+        }
+    }
+
+    /// What there is.
+    ///
+    /// # Errors
+    /// When nobody answers.
+    pub async fn stats(&self) -> Result<Stats, ControlError> {
+        match self.ask(&Request::Stats, &[]).await? {
+            (Reply::Stats(stats), _) => Ok(stats),
+            other => Err(unexpected(&other.0)),
+        }
+    }
+
+    /// Events of all sandboxes as they happen, until this process or that one ends.
+    ///
+    /// # Errors
+    /// When it cannot be asked.
+    pub async fn watch(&self, after: u64) -> Result<Watch, ControlError> {
+        let socket = self.socket.borrow().clone();
+        let (ours, theirs) = packet::pair()?;
+        socket.send(&Request::Watch { after }, &[theirs.as_fd()]).await.map_err(|_| ControlError::Gone)?;
+        Ok(Watch(Socket::new(ours)?))
+    }
+
+    async fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>), ControlError> {
+        match tokio::time::timeout(DEADLINE, self.ask_until_answered(request, fds)).await {
+            Ok(Ok((Reply::Failed(failure), _))) => Err(failure.into()),
+            Ok(answer) => answer,
+            Err(_) => Err(ControlError::Gone),
+        }
+    }
+
+    async fn ask_until_answered(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), ControlError> {
+        let mut changes = self.socket.subscribe();
+        for _ in 0..ATTEMPTS {
+            let socket = changes.borrow_and_update().clone();
+            if let Some(answer) = attempt(&socket, request, fds).await? {
+                return Ok(answer);
+            }
+            if changes.changed().await.is_err() {
+                break;
+            }
+        }
+        Err(ControlError::Gone)
+    }
+}
+
+/// One question; `None` when the process is gone before it answered.
+async fn attempt(
+    socket: &Socket,
+    request: &Request,
+    fds: &[BorrowedFd<'_>],
+) -> Result<Option<(Reply, Vec<OwnedFd>)>, ControlError> {
+    let (ours, theirs) = packet::pair()?;
+    let all: Vec<BorrowedFd<'_>> = [theirs.as_fd()].into_iter().chain(fds.iter().copied()).collect();
+    match socket.send(request, &all).await {
+        Ok(()) => {}
+        Err(error) if is_gone(&error) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    }
+    drop(all);
+    drop(theirs);
+    match Socket::new(ours)?.receive().await? {
+        Some((bytes, fds)) => Ok(Some((serde_json::from_slice(&bytes).map_err(io::Error::from)?, fds))),
+        None => Ok(None),
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)
+}
+
+fn unexpected(reply: &Reply) -> ControlError {
+    ControlError::System(io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("an answer that fits no question: {reply:?}"),
+    ))
+}
+
+/// Events as they happen.
+#[derive(Debug)]
+pub struct Watch(Socket);
+
+impl Watch {
+    /// The next events, oldest first; `None` once the egress process is gone.
+    pub async fn next(&mut self) -> Option<Vec<Event>> {
+        let (bytes, _) = self.0.receive().await.ok()??;
+        match serde_json::from_slice(&bytes) {
+            Ok(Reply::Events { events }) => Some(events),
+            _ => None,
+        }
+    }
+}
+
+fn memory_file(policy: &Source) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("policy", flags)?;
+    let mut writer = std::fs::File::from(file);
+    writer.write_all(&serde_json::to_vec(policy)?)?;
+    let file = OwnedFd::from(writer);
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
+    Ok(file)
+}

@@ -1,0 +1,241 @@
+//! The egress process's side: does what the server asks, one request after the other.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio_util::task::TaskTracker;
+
+use super::packet::Socket;
+use super::{
+    EVENTS_PER_PACKET, Failure, POLICY_BYTES, Reply, Request, SANDBOX_ID_BYTES, SandboxStats, Settings, Stats,
+};
+use crate::policy::{Policy, Source};
+use crate::sandbox::{Attachment, Listeners, Sandbox, Shared};
+use crate::verdicts::Event;
+
+/// Readers of events at a time: the server, its successor, and somebody who debugs.
+const WATCHERS: usize = 8;
+
+/// What is attached, by id.
+type Attached = Arc<Mutex<HashMap<String, Arc<Sandbox>>>>;
+
+/// Serves until the last holder of the other end is gone.
+pub async fn serve(control: OwnedFd, shared: Arc<Shared>, instance: u64) -> io::Result<()> {
+    let control = Socket::new(control)?;
+    let mut desk = Desk {
+        shared,
+        instance,
+        settings: Settings::default(),
+        attached: Attached::default(),
+        watchers: TaskTracker::new(),
+    };
+    loop {
+        let (bytes, fds) = match control.receive().await {
+            Ok(Some(packet)) => packet,
+            Ok(None) => return Ok(()),
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) => {
+                tracing::error!("a request that is too long, or more descriptors than there is room for");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let mut fds = fds.into_iter();
+        let Some(reply_to) = fds.next() else {
+            tracing::warn!("a request without a reply socket was passed over");
+            continue;
+        };
+        match Socket::new(reply_to) {
+            Ok(reply_to) => desk.serve_one(&bytes, fds.collect(), reply_to).await,
+            Err(error) => tracing::warn!(%error, "a reply socket cannot be used"),
+        }
+    }
+}
+
+struct Desk {
+    shared: Arc<Shared>,
+    instance: u64,
+    settings: Settings,
+    attached: Attached,
+    watchers: TaskTracker,
+}
+
+type Outcome = Result<(Reply, Vec<OwnedFd>), Failure>;
+
+impl Desk {
+    async fn serve_one(&mut self, bytes: &[u8], fds: Vec<OwnedFd>, reply_to: Socket) {
+        let request = match serde_json::from_slice(bytes) {
+            Ok(Request::Watch { after }) => return self.watch(after, reply_to),
+            Ok(request) => Ok(request),
+            Err(error) => Err(malformed(error)),
+        };
+        let outcome = match request {
+            Ok(request) => self.act(request, fds).await,
+            Err(failure) => Err(failure),
+        };
+        let (reply, fds) = outcome.unwrap_or_else(|failure| (Reply::Failed(failure), Vec::new()));
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        if let Err(error) = reply_to.send(&reply, &fds).await {
+            tracing::debug!(%error, "who asked is gone");
+        }
+    }
+
+    async fn act(&mut self, request: Request, fds: Vec<OwnedFd>) -> Outcome {
+        let done = |()| (Reply::Done, Vec::new());
+        match request {
+            Request::Configure { settings } => self.configure(settings).map(done),
+            Request::Attach { sandbox, revision } => self.attach(sandbox, revision, fds).await.map(done),
+            Request::SetPolicy { sandbox, revision } => self.set_policy(&sandbox, revision, fds),
+            Request::Detach { sandbox } => {
+                self.detach(&sandbox).await;
+                Ok(done(()))
+            }
+            Request::Listeners { sandbox } => {
+                let found = self.find(&sandbox)?;
+                let copies = found.listeners().map_err(system("duplicate a sandbox's sockets"))?;
+                Ok((Reply::Listeners, copies))
+            }
+            Request::Verdicts { sandbox, after } => {
+                let events = self.find(&sandbox)?.journal.after(after);
+                let events = events.iter().take(EVENTS_PER_PACKET).map(|event| Event::clone(event)).collect();
+                Ok((Reply::Events { events }, Vec::new()))
+            }
+            Request::Stats => Ok((Reply::Stats(self.stats()), Vec::new())),
+            Request::Watch { .. } => unreachable!("a watch is served before"),
+        }
+    }
+
+    fn configure(&mut self, settings: Settings) -> Result<(), Failure> {
+        if settings.synthetic.prefix_len() > crate::names::MAX_PREFIX {
+            return Err(malformed(format!("{} has too few addresses for names", settings.synthetic)));
+        }
+        self.shared.resolver.set_servers(settings.resolvers.clone());
+        self.settings = settings;
+        Ok(())
+    }
+
+    async fn attach(&mut self, sandbox: String, revision: u64, fds: Vec<OwnedFd>) -> Result<(), Failure> {
+        if sandbox.is_empty() || sandbox.len() > SANDBOX_ID_BYTES {
+            return Err(malformed("the id of a sandbox is empty or too long"));
+        }
+        let [tcp4, tcp6, udp4, udp6, names, policy] =
+            <[OwnedFd; 6]>::try_from(fds).map_err(|_| malformed("not the six descriptors of an attach"))?;
+        let policy = read_policy(policy)?;
+        self.detach(&sandbox).await;
+        let with = Attachment {
+            id: sandbox.clone(),
+            listeners: Listeners { tcp4, tcp6, udp4, udp6 },
+            names,
+            range: self.settings.synthetic,
+            revision,
+            policy,
+            limits: self.settings.limits,
+        };
+        let attached = Sandbox::attach(self.shared.clone(), with).map_err(system("attach a sandbox"))?;
+        lock(&self.attached).insert(sandbox, attached);
+        Ok(())
+    }
+
+    fn set_policy(&self, sandbox: &str, revision: u64, fds: Vec<OwnedFd>) -> Outcome {
+        let found = self.find(sandbox)?;
+        let [policy] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| malformed("a policy is one descriptor"))?;
+        let policy = read_policy(policy)?;
+        let cut = found.set_policy(revision, policy).map_err(|in_force| Failure::Stale { in_force })?;
+        Ok((Reply::PolicySet { cut }, Vec::new()))
+    }
+
+    async fn detach(&self, sandbox: &str) {
+        let Ok(found) = self.find(sandbox) else { return };
+        // Listed until its events are with the departed ones, so that no reader misses them.
+        found.detach().await;
+        lock(&self.attached).remove(sandbox);
+    }
+
+    fn find(&self, sandbox: &str) -> Result<Arc<Sandbox>, Failure> {
+        lock(&self.attached).get(sandbox).cloned().ok_or(Failure::NotAttached)
+    }
+
+    fn stats(&self) -> Stats {
+        let of = |sandbox: &Arc<Sandbox>| SandboxStats {
+            sandbox: sandbox.id.clone(),
+            revision: sandbox.revision(),
+            flows: sandbox.flows.count(),
+            names: sandbox.names.count(),
+            events: sandbox.journal.count(),
+        };
+        Stats {
+            instance: self.instance,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            sequence: self.shared.verdicts.newest(),
+            sandboxes: lock(&self.attached).values().map(of).collect(),
+        }
+    }
+
+    fn watch(&self, after: u64, reader: Socket) {
+        if self.watchers.len() >= WATCHERS {
+            tracing::warn!("too many readers of events, one more was refused");
+            return;
+        }
+        self.watchers.spawn(tell(self.shared.clone(), self.attached.clone(), after, reader));
+    }
+}
+
+/// Sends events to one reader as they happen. A slow one makes nobody wait: what it misses falls out of the rings, and
+/// shows as a gap in the numbers.
+async fn tell(shared: Arc<Shared>, attached: Attached, mut after: u64, reader: Socket) {
+    let mut changes = shared.verdicts.subscribe();
+    changes.mark_changed();
+    loop {
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() { return },
+            () = reader.gone() => return,
+        }
+        let newest = shared.verdicts.newest();
+        for packet in events(&shared, &attached, after, newest).chunks(EVENTS_PER_PACKET) {
+            let events = packet.iter().map(|event| Event::clone(event)).collect();
+            if reader.send(&Reply::Events { events }, &[]).await.is_err() {
+                return;
+            }
+        }
+        after = newest;
+    }
+}
+
+/// Every event that is kept of those after `after` up to `newest`, in order.
+fn events(shared: &Shared, attached: &Attached, after: u64, newest: u64) -> Vec<Arc<Event>> {
+    let sandboxes: Vec<Arc<Sandbox>> = lock(attached).values().cloned().collect();
+    let mut events: Vec<_> = sandboxes.iter().flat_map(|sandbox| sandbox.journal.after(after)).collect();
+    // Last, so that one which departs meanwhile is seen twice rather than never.
+    events.extend(shared.verdicts.departed(after));
+    events.retain(|event| event.sequence <= newest);
+    events.sort_unstable_by_key(|event| event.sequence);
+    events.dedup_by_key(|event| event.sequence);
+    events
+}
+
+fn read_policy(file: OwnedFd) -> Result<Policy, Failure> {
+    let file = std::fs::File::from(file);
+    let length = file.metadata().map_err(system("read a policy"))?.len();
+    if length > POLICY_BYTES {
+        return Err(malformed(format!("a policy of {length} bytes is longer than {POLICY_BYTES}")));
+    }
+    let mut text = vec![0; usize::try_from(length).map_err(malformed)?];
+    file.read_exact_at(&mut text, 0).map_err(system("read a policy"))?;
+    let source: Source = serde_json::from_slice(&text).map_err(malformed)?;
+    Policy::parse(&source, "networkPolicy")
+        .map_err(|invalid| Failure::Policy { field: invalid.field, reason: invalid.reason })
+}
+
+fn lock(attached: &Attached) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Sandbox>>> {
+    attached.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn malformed(message: impl ToString) -> Failure {
+    Failure::Malformed { message: message.to_string() }
+}
+
+fn system(operation: &str) -> impl FnOnce(io::Error) -> Failure {
+    move |error| Failure::System { operation: operation.to_owned(), message: error.to_string() }
+}

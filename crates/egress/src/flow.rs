@@ -1,0 +1,352 @@
+//! One connection of a sandbox, from the moment it is accepted to its end.
+//!
+//! ```text
+//! accept ─▶ where to? ─▶ name of that address ─▶ policy ─▶ resolve ─▶ policy on each address ─▶ dial
+//!              │ :53 ─▶ dns::stream                                                              │
+//!              ▼ local ─▶ reset                        first bytes: SNI, Host ◀── registered ◀────┘
+//!                                                       │ names another host ─▶ reset
+//!                                                       ▼
+//!                                                     relay
+//! ```
+//!
+//! A failure is always a reset: the sandbox's program saw its connection succeed before anything was decided, and must
+//! not take what follows for an answer. That holds for the death of this process too.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::inspect::{self, HEAD_BYTES, Head};
+use crate::name::Name;
+use crate::policy::{Action, Because, Dialled, Policy};
+use crate::relay::{self, Moved};
+use crate::sandbox::Sandbox;
+use crate::verdicts::{End, Reason, What};
+use crate::{dial, dns};
+
+/// DNS over TCP is recognised by where it was going.
+const DNS_PORT: u16 = 53;
+/// How long bytes are held back that may be the beginning of a request, or all that a client of something else says.
+const UNSURE_DEADLINE: Duration = Duration::from_millis(300);
+/// How long a first message may take once it began. Before it begins nothing is waited for: many servers speak first.
+const HEAD_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A connection that was let through.
+#[derive(Debug)]
+pub struct Flow {
+    /// Its number in this process.
+    pub id: u64,
+    name: Option<Name>,
+    dialled: Dialled,
+    allowed_by: Because,
+    presented: OnceLock<Name>,
+    sent: Moved,
+    received: Moved,
+    /// Bytes that had moved when it was last looked at.
+    seen: AtomicU64,
+    end: OnceLock<End>,
+    cut: CancellationToken,
+}
+
+impl Flow {
+    /// Ends it from outside.
+    pub fn cut(&self, end: End) {
+        // The first reason stands.
+        let _ = self.end.set(end);
+        self.cut.cancel();
+    }
+
+    /// Whether a policy would still let it through.
+    pub fn is_allowed_by(&self, policy: &Policy) -> bool {
+        let verdict = policy.decide(self.name.as_ref(), &self.dialled);
+        let presented = self.presented.get().filter(|_| self.name.is_none());
+        let ends = |name: &Name| policy.presented(&verdict.because, name, self.dialled.port).is_some();
+        verdict.is_allowed() && !presented.is_some_and(ends)
+    }
+
+    /// Whether nothing moved since this was last asked.
+    pub fn is_quiet(&self) -> bool {
+        let now = self.sent.bytes() + self.received.bytes();
+        self.seen.swap(now, Ordering::Relaxed) == now
+    }
+
+    /// Bytes from the sandbox, and to it.
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.sent.bytes(), self.received.bytes())
+    }
+}
+
+/// Serves one connection to its end. Its close is a reset until it is known to end well: it has that from its listener.
+pub async fn run(sandbox: &Arc<Sandbox>, client: TcpStream) {
+    match destination(&client) {
+        Some(to) if to.port() == DNS_PORT => {
+            relay::close_in_order(&client);
+            tokio::select! {
+                () = dns::stream(sandbox, client) => {}
+                () = sandbox.stop.cancelled() => {}
+            }
+        }
+        Some(to) => connection(sandbox, client, to).await,
+        None => {
+            let to = client.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
+            Told { sandbox, id: sandbox.shared.next_flow(), name: None, to }.denied(Reason::Local);
+        }
+    }
+}
+
+/// Where the sandbox meant to go; `None` for its own addresses, this listener among them.
+fn destination(client: &TcpStream) -> Option<SocketAddr> {
+    let own = client.local_addr().ok()?;
+    // A connection that was handed over as it came has its destination as its own address; one that was redirected has
+    // the listener's, and the kernel remembers where it was going.
+    let original = match own {
+        _ if !own.ip().to_canonical().is_loopback() => own,
+        SocketAddr::V4(_) => SocketAddr::V4(rustix::net::sockopt::ip_original_dst(client).ok()?),
+        SocketAddr::V6(_) => SocketAddr::V6(rustix::net::sockopt::ipv6_original_dst(client).ok()?),
+    };
+    let to = SocketAddr::new(original.ip().to_canonical(), original.port());
+    let is_local = to.ip().is_loopback() || to.ip().is_unspecified();
+    (!is_local).then_some(to)
+}
+
+/// What every event of a connection tells.
+struct Told<'a> {
+    sandbox: &'a Sandbox,
+    id: u64,
+    name: Option<Name>,
+    to: SocketAddr,
+}
+
+impl Told<'_> {
+    fn denied(&self, reason: Reason) {
+        self.decided(Action::Deny, None, reason);
+    }
+
+    fn decided(&self, action: Action, dialled: Option<IpAddr>, reason: Reason) {
+        let name = self.name.as_ref().map(ToString::to_string);
+        let (flow, to) = (self.id, self.to);
+        self.sandbox.journal.record(What::Connection { flow, name, to, dialled, action, reason });
+    }
+}
+
+async fn connection(sandbox: &Arc<Sandbox>, client: TcpStream, to: SocketAddr) {
+    let mut told = Told { sandbox, id: sandbox.shared.next_flow(), name: None, to };
+    let reached = match whom(sandbox, to) {
+        Ok(name) => {
+            told.name = name;
+            // A sandbox that goes waits for nobody.
+            tokio::select! {
+                reached = reach(sandbox, told.name.as_ref(), to) => reached,
+                () = sandbox.stop.cancelled() => return,
+            }
+        }
+        Err(reason) => Err(reason),
+    };
+    let (upstream, dialled, because) = match reached {
+        Ok(reached) => reached,
+        Err(reason) => return told.denied(reason),
+    };
+    relay::reset_on_close(&upstream);
+    let flow = Arc::new(Flow {
+        id: told.id,
+        name: told.name.clone(),
+        dialled,
+        allowed_by: because.clone(),
+        presented: OnceLock::new(),
+        sent: Moved::default(),
+        received: Moved::default(),
+        seen: AtomicU64::new(0),
+        end: OnceLock::new(),
+        cut: sandbox.stop.child_token(),
+    });
+    let _registered = sandbox.flows.register(flow.clone());
+    // Only now would a change of the policy find it: one that came before is asked here.
+    let policy = sandbox.policy();
+    if !flow.is_allowed_by(&policy) {
+        let because = policy.decide(flow.name.as_ref(), &flow.dialled).because;
+        return told.denied(Reason::Policy { because });
+    }
+    told.decided(Action::Allow, Some(flow.dialled.address), Reason::Policy { because });
+    let end = pump(sandbox, &flow, &client, &upstream).await;
+    if end == End::Done {
+        relay::close_in_order(&client);
+        relay::close_in_order(&upstream);
+    }
+    let (sent_bytes, received_bytes) = flow.bytes();
+    let presented = flow.presented.get().map(ToString::to_string);
+    sandbox.journal.record(What::Closed { flow: flow.id, presented, sent_bytes, received_bytes, end });
+}
+
+/// The name that an address stands for, if it is one for names.
+fn whom(sandbox: &Sandbox, to: SocketAddr) -> Result<Option<Name>, Reason> {
+    match to.ip() {
+        IpAddr::V4(address) if sandbox.names.is_synthetic(address) => {
+            sandbox.names.name_of(address).map(Some).ok_or(Reason::UnknownName)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Dials what the policy permits, at an address that it permits.
+async fn reach(
+    sandbox: &Sandbox,
+    name: Option<&Name>,
+    to: SocketAddr,
+) -> Result<(TcpStream, Dialled, Because), Reason> {
+    let policy = sandbox.policy();
+    let addresses: Arc<[IpAddr]> = match name {
+        Some(name) => {
+            let verdict = policy.name(name, to.port());
+            if !verdict.is_allowed() {
+                return Err(Reason::Policy { because: verdict.because });
+            }
+            let found = sandbox.cache.addresses(&sandbox.shared.resolver, name).await;
+            found.map_err(|error| Reason::Unresolved { message: error.to_string() })?
+        }
+        None => Arc::from([to.ip()]),
+    };
+    let mut permitted = Vec::new();
+    let mut refused = Because::Default;
+    for address in addresses.iter() {
+        let dialled = sandbox.shared.look_at(*address, to.port());
+        let verdict = policy.decide(name, &dialled);
+        if verdict.is_allowed() {
+            permitted.push((dialled, verdict.because));
+        } else {
+            refused = verdict.because;
+        }
+    }
+    if permitted.is_empty() {
+        return Err(Reason::Policy { because: refused });
+    }
+    let addresses: Vec<IpAddr> = permitted.iter().map(|(dialled, _)| dialled.address).collect();
+    let unreachable = |error: io::Error| Reason::Unreachable { message: error.to_string() };
+    let upstream = dial::connect(&addresses, to.port()).await.map_err(unreachable)?;
+    let peer = upstream.peer_addr().map_err(unreachable)?.ip().to_canonical();
+    let reached = permitted.into_iter().find(|(dialled, _)| dialled.address == peer);
+    let (dialled, because) = reached.ok_or_else(|| unreachable(io::Error::other("connected to somebody else")))?;
+    Ok((upstream, dialled, because))
+}
+
+async fn pump(sandbox: &Sandbox, flow: &Flow, client: &TcpStream, upstream: &TcpStream) -> End {
+    let (pipes, held) = (&sandbox.shared.pipes, &sandbox.pipes_held);
+    let broken = |error: io::Error| End::Broken { message: error.to_string() };
+    let (client_is_done, upstream_is_done) = (Notify::new(), Notify::new());
+    let up = async {
+        let head = first_bytes(client).await.map_err(broken)?;
+        judge_head(sandbox, flow, &head).map_err(|reason| End::Refused { reason })?;
+        // The place where the credential vault takes over: a flow whose name is bound to a credential goes, with
+        // `head.bytes`, to an interceptor that ends TLS, and is not relayed.
+        send(upstream, &head.bytes).await.map_err(broken)?;
+        flow.sent.add(head.bytes.len());
+        drop(head);
+        relay::one_way(client, upstream, pipes, held, &flow.sent).await.map_err(broken)?;
+        client_is_done.notify_one();
+        Ok(())
+    };
+    let down = async {
+        relay::one_way(upstream, client, pipes, held, &flow.received).await.map_err(broken)?;
+        upstream_is_done.notify_one();
+        Ok(())
+    };
+    tokio::select! {
+        // Asked first: when both are done, nothing that fails then matters.
+        biased;
+        ended = async { tokio::try_join!(up, down) } => match ended {
+            Ok(_) => End::Done,
+            Err(end) => end,
+        },
+        error = fails_after(client, &client_is_done) => broken(error),
+        error = fails_after(upstream, &upstream_is_done) => broken(error),
+        () = flow.cut.cancelled() => flow.end.get().cloned().unwrap_or(End::Detached),
+    }
+}
+
+/// Waits until a socket from which no more is read fails: nobody else would notice while its peer is silent.
+async fn fails_after(socket: &TcpStream, done: &Notify) -> io::Error {
+    done.notified().await;
+    match socket.ready(Interest::ERROR).await {
+        Ok(_) => socket.take_error().ok().flatten().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()),
+        Err(error) => error,
+    }
+}
+
+/// What a client said first, as far as it must be held back to be understood.
+struct FirstBytes {
+    bytes: Vec<u8>,
+    seen: Result<Head, inspect::BadHead>,
+}
+
+async fn first_bytes(client: &TcpStream) -> io::Result<FirstBytes> {
+    client.readable().await?;
+    let began = Instant::now();
+    let mut bytes = Vec::with_capacity(2048);
+    let mut is_sure = true;
+    loop {
+        match client.try_read_buf(&mut limited(&mut bytes)) {
+            // It says no more: what it said is passed on, and so is its end.
+            Ok(0) => return Ok(FirstBytes { bytes, seen: Ok(Head::Opaque) }),
+            Ok(_) => match inspect::look(&bytes) {
+                Ok(Head::Unfinished) => is_sure = true,
+                Ok(Head::Unsure) => is_sure = false,
+                seen => return Ok(FirstBytes { bytes, seen }),
+            },
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let deadline = began + if is_sure { HEAD_DEADLINE } else { UNSURE_DEADLINE };
+                if timeout_at(deadline, client.readable()).await.is_err() {
+                    let seen = if is_sure { Err(inspect::BadHead::TooLate) } else { Ok(Head::Opaque) };
+                    return Ok(FirstBytes { bytes, seen });
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Room for the rest of a head and no more.
+fn limited(bytes: &mut Vec<u8>) -> bytes::buf::Limit<&mut Vec<u8>> {
+    let room = HEAD_BYTES - bytes.len();
+    bytes::BufMut::limit(bytes, room)
+}
+
+/// Holds what a client said against what it was let through for.
+fn judge_head(sandbox: &Sandbox, flow: &Flow, head: &FirstBytes) -> Result<(), Reason> {
+    let presented = match &head.seen {
+        Ok(Head::Tls(Some(name)) | Head::Http(Some(name))) => name,
+        Ok(_) => return Ok(()),
+        // A rule that names the address means whatever is spoken there.
+        Err(_) if flow.name.is_none() && !sandbox.policy().cares_what_is_presented(&flow.allowed_by) => return Ok(()),
+        Err(error) => return Err(Reason::BadHead { message: error.to_string() }),
+    };
+    // Written down before the policy is read: one that changes after that finds it. A flow has one head.
+    let _ = flow.presented.set(presented.clone());
+    let policy = sandbox.policy();
+    match &flow.name {
+        Some(name) if name == presented => Ok(()),
+        Some(_) => Err(Reason::OtherHost { presented: presented.to_string() }),
+        None => match policy.presented(&flow.allowed_by, presented, flow.dialled.port) {
+            Some(verdict) => Err(Reason::Policy { because: verdict.because }),
+            None => Ok(()),
+        },
+    }
+}
+
+async fn send(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        to.writable().await?;
+        match to.try_write(bytes) {
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

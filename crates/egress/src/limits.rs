@@ -1,0 +1,134 @@
+//! What one sandbox may take of the process that all share, and how a rate is kept.
+//!
+//! At a limit the process stops taking from that sandbox: connections wait in the sandbox's own accept queue, questions
+//! in its own socket buffer. Nothing is refused that would be served a moment later, and nobody else notices.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+/// Connections of one sandbox at a time: six descriptors each, of the twenty thousand that a machine gives us.
+pub const FLOWS: usize = 256;
+/// New connections of one sandbox per second, and at once: a package manager opens tens, a scanner thousands.
+pub const NEW_FLOWS: Rate = Rate { per_second: 100, burst: 200 };
+/// Questions of one sandbox per second, and at once.
+pub const QUESTIONS: Rate = Rate { per_second: 200, burst: 400 };
+/// Questions of one sandbox that wait for a resolver at a time.
+pub const QUESTIONS_AT_A_TIME: usize = 64;
+/// Names that one sandbox asks for the first time per second, and at once: what a tunnel through DNS needs most of. A
+/// page of a browser asks for a hundred.
+pub const NEW_NAMES: Rate = Rate { per_second: 20, burst: 300 };
+/// Names of one sandbox in its whole life; each is an address and a line of the names file.
+pub const NAMES: usize = 16 * 1024;
+/// Verdicts kept of one sandbox for who reads them; the oldest go first, and are counted.
+pub const VERDICTS: usize = 512;
+/// Verdicts of one sandbox that are written down per second, and at once; the others are counted.
+pub const VERDICT_RATE: Rate = Rate { per_second: 200, burst: 512 };
+/// Connections of the whole process: the descriptors that it has, less these for everything else (five for each of a
+/// thousand sandboxes, kept pipes, questions to resolvers), by what each may take.
+pub const DESCRIPTORS_RESERVED: u64 = 6144;
+/// Two sockets and two pipes.
+pub const DESCRIPTORS_PER_FLOW: u64 = 6;
+
+/// How often something may happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rate {
+    /// Lasting.
+    pub per_second: u32,
+    /// At once, after a pause.
+    pub burst: u32,
+}
+
+/// The limits of each sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Limits {
+    /// See [`FLOWS`].
+    pub flows: usize,
+    /// See [`NEW_FLOWS`].
+    pub new_flows: Rate,
+    /// See [`QUESTIONS`].
+    pub questions: Rate,
+    /// See [`NEW_NAMES`].
+    pub new_names: Rate,
+    /// See [`VERDICT_RATE`].
+    pub verdicts: Rate,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { flows: FLOWS, new_flows: NEW_FLOWS, questions: QUESTIONS, new_names: NEW_NAMES, verdicts: VERDICT_RATE }
+    }
+}
+
+/// Keeps a rate: a token bucket.
+#[derive(Debug)]
+pub struct Bucket {
+    rate: Rate,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    tokens: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    /// A full one.
+    pub fn new(rate: Rate) -> Self {
+        Self { rate, state: Mutex::new(State { tokens: f64::from(rate.burst), at: Instant::now() }) }
+    }
+
+    /// Takes one if there is one.
+    pub fn try_take(&self) -> bool {
+        self.refill(|state| {
+            let there = state.tokens >= 1.0;
+            state.tokens -= if there { 1.0 } else { 0.0 };
+            there
+        })
+    }
+
+    /// Takes one, waiting until there is one.
+    pub async fn take(&self) {
+        // Taken at once, on credit: whoever comes next waits behind.
+        let missing = self.refill(|state| {
+            state.tokens -= 1.0;
+            -state.tokens
+        });
+        if missing > 0.0 {
+            tokio::time::sleep(Duration::from_secs_f64(missing / f64::from(self.rate.per_second.max(1)))).await;
+        }
+    }
+
+    fn refill<T>(&self, use_it: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let now = Instant::now();
+        let earned = now.duration_since(state.at).as_secs_f64() * f64::from(self.rate.per_second);
+        state.tokens = (state.tokens + earned).min(f64::from(self.rate.burst));
+        state.at = now;
+        use_it(&mut state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_passes_and_the_rest_waits_its_turn() {
+        let bucket = Bucket::new(Rate { per_second: 10, burst: 3 });
+        let start = Instant::now();
+        for _ in 0..3 {
+            bucket.take().await;
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        assert!(!bucket.try_take());
+        for _ in 0..10 {
+            bucket.take().await;
+        }
+        assert!(start.elapsed() >= Duration::from_millis(990));
+    }
+}

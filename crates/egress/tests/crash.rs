@@ -1,0 +1,91 @@
+//! The egress process is killed again and again: nothing leaks meanwhile, nothing is forgotten afterwards.
+
+mod common;
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use common::{Inside, ORIGIN, OTHER, Proxy, World, allow, is_reset, read_some};
+use hickory_proto::op::ResponseCode;
+
+const KILLS: usize = 200;
+
+#[tokio::test]
+async fn two_hundred_kills_lose_no_name_and_open_no_door() {
+    let world = World::new();
+    world.name("good.example", &[ORIGIN.into()]);
+    world.name("late.example", &[ORIGIN.into()]);
+    world.origin(ORIGIN, 80, "good");
+    world.origin(OTHER, 80, "other");
+    let mut proxy = Proxy::start(&world).await;
+    let inside = Inside::new();
+    let policy = allow(&["good.example", "*.many.example"]);
+    proxy.attach(&inside, &policy).await;
+    let address = inside.address("good.example");
+    let mut slowest = std::time::Duration::ZERO;
+    for kill in 0..KILLS {
+        let mut open = inside.connect(address, 80).expect("connected");
+        assert_eq!(read_some(&mut open).expect("a banner"), "good");
+        let fresh = format!("n{kill}.many.example");
+        world.name(&fresh, &[ORIGIN.into()]);
+        let fresh_address = inside.address(&fresh);
+
+        let killed = Instant::now();
+        proxy.kill_and_restart(&world).await;
+        assert!(is_reset(&read_some(&mut open).expect_err("its connections end with it, visibly")));
+        proxy.attach(&inside, &policy).await;
+        assert_eq!(inside.banner(address, 80).expect("reached by the address of before"), "good");
+        slowest = slowest.max(killed.elapsed());
+        assert_eq!(inside.address(&fresh), fresh_address);
+        if kill % 20 == 0 {
+            assert!(is_reset(&inside.banner(OTHER, 80).expect_err("still denied")));
+            assert_eq!(inside.lookup("late.example").0, ResponseCode::NXDomain);
+        }
+    }
+    println!("slowest way back: {slowest:?}");
+    let stats = proxy.control.stats().await.expect("stats");
+    assert_eq!(stats.sandboxes[0].names, KILLS + 1);
+}
+
+#[tokio::test]
+async fn while_nobody_serves_nothing_leaves_and_what_waited_is_served_afterwards() {
+    let world = World::new();
+    world.name("good.example", &[ORIGIN.into()]);
+    world.origin(ORIGIN, 80, "good");
+    let mut proxy = Proxy::start(&world).await;
+    let inside = Inside::new();
+    let policy = allow(&["good.example"]);
+    proxy.attach(&inside, &policy).await;
+    let address = inside.address("good.example");
+    proxy.child.kill().expect("it runs");
+    proxy.child.wait().expect("it ends");
+    // The sockets are kept: connections and questions queue, nothing answers them.
+    let mut waits = inside.connect(address, 80).expect("the kernel queues it");
+    let thief = inside.namespace.run(|| std::net::TcpListener::bind("127.0.0.1:1"));
+    assert_eq!(thief.expect_err("the port is held").kind(), std::io::ErrorKind::AddrInUse);
+    proxy.kill_and_restart(&world).await;
+    proxy.attach(&inside, &policy).await;
+    assert_eq!(read_some(&mut waits).expect("served after all"), "good");
+}
+
+#[tokio::test]
+async fn a_new_server_takes_the_sockets_back_and_finds_the_same_process() {
+    let world = World::new();
+    world.name("good.example", &[ORIGIN.into()]);
+    world.origin(ORIGIN, 80, "good");
+    let mut proxy = Proxy::start(&world).await;
+    let inside = Inside::new();
+    proxy.attach(&inside, &allow(&["good.example"])).await;
+    let before = proxy.control.stats().await.expect("stats");
+    let Inside { namespace, id, listeners, names } = inside;
+    drop(listeners);
+    let inside = Inside { listeners: proxy.control.listeners(&id).await.expect("the sockets"), namespace, id, names };
+    let after = proxy.control.stats().await.expect("stats");
+    assert_eq!((before.instance, after.sandboxes[0].revision), (after.instance, 1));
+    // Good enough to start over with.
+    proxy.kill_and_restart(&world).await;
+    assert_ne!(proxy.control.stats().await.expect("stats").instance, before.instance);
+    proxy.attach(&inside, &allow(&["good.example"])).await;
+    let address: IpAddr = inside.address("good.example");
+    assert_eq!(inside.banner(address, 80).expect("a banner"), "good");
+}
