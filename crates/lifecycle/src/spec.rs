@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use protocol::egress::NetworkPolicy;
 use protocol::hooks::Hooks;
 use protocol::network::Cidr;
 use serde::{Deserialize, Serialize};
@@ -85,6 +86,12 @@ pub struct SandboxSpec {
     /// Which way out it has.
     #[serde(default)]
     pub network: Network,
+    /// What may leave, as its owner wrote it; `None` is what the operator lets every sandbox do.
+    #[serde(default)]
+    pub policy: Option<NetworkPolicy>,
+    /// How often that was changed.
+    #[serde(default)]
+    pub policy_revision: u64,
 }
 
 /// Most ranges of addresses that one sandbox may reach: their rules fit into one message to a kernel.

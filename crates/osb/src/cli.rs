@@ -119,6 +119,9 @@ pub enum Command {
         /// What the server tells it, as JSON
         settings: String,
     },
+    /// The process through which everything leaves sandboxes; started by the server only
+    #[command(hide = true)]
+    EgressProxy,
     /// The process that answers the API; started by the server only
     #[command(hide = true)]
     ApiServer(ServerArgs),

@@ -38,6 +38,7 @@ fn main() -> ExitCode {
     let outcome = match &cli.command {
         Command::Jailer { settings } => return daemon::jailer::run(settings),
         Command::ApiServer(args) => return daemon::api::run(args, global),
+        Command::EgressProxy => return daemon::egress::run(),
         Command::Server(args) => server_cmd::run(args, global, &printer),
         Command::Version => version(&printer),
         Command::Completion { shell } => completion(*shell),
@@ -117,7 +118,8 @@ async fn dispatch(command: &Command, ctx: &Context) -> Outcome {
         | Command::Completion { .. }
         | Command::Doctor
         | Command::Jailer { .. }
-        | Command::ApiServer(_) => unreachable!("answered before the configuration was read"),
+        | Command::ApiServer(_)
+        | Command::EgressProxy => unreachable!("answered before the configuration was read"),
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// What a sandbox may reach.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkPolicy {
     /// `allow` or `deny`, in any case; `deny` when it is missing.
@@ -23,7 +23,7 @@ pub struct NetworkPolicy {
 }
 
 /// One rule.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkRule {
     /// `allow` or `deny`, in any case; `deny` when it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]

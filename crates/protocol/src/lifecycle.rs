@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::egress::NetworkPolicy;
+
 /// Body of `POST /sandboxes`. A field that is not listed here is refused by name.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -96,18 +98,6 @@ pub struct PlatformSpec {
     pub os: String,
     /// `amd64` or `arm64`.
     pub arch: String,
-}
-
-/// What a sandbox may reach.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct NetworkPolicy {
-    /// `allow` or `deny`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub default_action: Option<String>,
-    /// Rules, the first that matches wins.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub egress: Option<Vec<Value>>,
 }
 
 /// Whether the credential proxy is on.

@@ -18,6 +18,7 @@ use crate::auth::Auth;
 use crate::config::Config;
 use crate::driver::Sandbox;
 use crate::errors::{ApiError, create_failure};
+use crate::network::Network;
 use crate::proxy::pool::Pool;
 use crate::store::{Row, Store};
 use crate::wire;
@@ -34,6 +35,8 @@ pub(crate) struct App {
     pub(crate) images: Option<image::Store>,
     pub(crate) sandboxes: Registry,
     pub(crate) pool: Pool,
+    /// What leaves sandboxes.
+    pub(crate) network: Network,
     /// Requests that may be worked on at the same time; `None` when there is no limit.
     pub(crate) slots: Option<Arc<Semaphore>>,
     /// Every task that the server starts.

@@ -12,6 +12,7 @@ pub mod config;
 mod driver;
 mod errors;
 mod middleware;
+mod network;
 mod proxy;
 mod routes;
 mod serve;
@@ -19,4 +20,5 @@ mod store;
 mod wire;
 
 pub use config::{Config, Effective};
+pub use network::Egress;
 pub use serve::{Database, Error, Options, serve};

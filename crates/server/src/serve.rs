@@ -14,6 +14,7 @@ use crate::app::{App, Registry};
 use crate::auth::Auth;
 use crate::config::Config;
 use crate::driver::{self, Start, sweep};
+use crate::network::{Egress, Network};
 use crate::proxy::pool::Pool;
 use crate::store::Store;
 use crate::{accept, routes};
@@ -30,6 +31,8 @@ pub struct Options {
     pub database: Database,
     /// Whether sandboxes end with this engine.
     pub leased: bool,
+    /// The egress process; without one nothing leaves a sandbox.
+    pub egress: Option<Egress>,
 }
 
 /// Where records are kept.
@@ -75,6 +78,12 @@ pub async fn serve(
         }
         Database::Memory => std::env::temp_dir(),
     };
+    let names = match &options.database {
+        Database::File(path) => Some(path.with_file_name("names")),
+        Database::Memory => None,
+    };
+    let network = Network::new(options.egress, options.config.egress.clone(), names);
+    network.configure().await;
     let limit = options.config.server.limit_concurrency;
     let app = Arc::new(App {
         auth: Auth::new(&options.api_key, options.secret),
@@ -85,6 +94,7 @@ pub async fn serve(
         images,
         sandboxes: Registry::default(),
         pool: Pool::default(),
+        network,
         tasks: TaskTracker::new(),
         relays: TaskTracker::new(),
         closing: CancellationToken::new(),
@@ -95,6 +105,7 @@ pub async fn serve(
     for row in rows {
         driver::spawn(&app, row, Start::Found);
     }
+    app.tasks.spawn(crate::network::keep(app.clone()));
     app.tasks.spawn(sweep::ends(app.clone()));
     app.tasks.spawn(sweep::rounds(app.clone()));
     app.tasks.spawn(crate::proxy::pool::expire(app.clone()));

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use protocol::egress::NetworkPolicy;
 use protocol::error::code;
 use protocol::hooks::Hooks;
-use protocol::lifecycle::{CreateSandboxRequest, ImageSpec, NetworkPolicy, PlatformSpec};
+use protocol::lifecycle::{CreateSandboxRequest, ImageSpec, PlatformSpec};
 
 use crate::runtime::{Capabilities, PullAuth};
 use crate::spec::{HOST_IMAGE, Network, Platform, SandboxSpec};
@@ -33,6 +34,9 @@ pub const MAX_EXEC_BYTES: usize = 512 * 1024;
 pub const MAX_IMAGE_BYTES: usize = 512;
 /// Prefix of the extensions that are stored and echoed (published).
 const ECHOED_EXTENSIONS: &str = "opensandbox.extensions.";
+
+/// [`Capabilities::network`] of a machine where nothing can leave.
+pub const NO_NETWORK: &str = "none";
 
 /// What the operator allows, beyond what the runtime can.
 #[derive(Clone, Debug, Default)]
@@ -102,7 +106,7 @@ pub fn admit(request: CreateSandboxRequest, runtime: &Capabilities, rules: &Rule
     labels::check(&metadata)?;
     let platform = platform(request.platform, runtime)?;
     let timeout_seconds = timeout(request.timeout, rules)?;
-    network_policy(request.network_policy)?;
+    let policy = network_policy(request.network_policy, runtime)?;
     let Some(asked) = request.resource_limits else {
         return Err(Refusal::invalid("resourceLimits", "is required; {} takes the defaults"));
     };
@@ -123,6 +127,8 @@ pub fn admit(request: CreateSandboxRequest, runtime: &Capabilities, rules: &Rule
         leased: rules.leased,
         hooks,
         network: Network::None,
+        policy,
+        policy_revision: 0,
     };
     Ok(Admitted { spec, pull_auth })
 }
@@ -279,30 +285,19 @@ fn timeout(timeout: Option<i64>, rules: &Rules) -> Result<Option<u64>, Refusal> 
     Ok(Some(seconds))
 }
 
-fn network_policy(policy: Option<NetworkPolicy>) -> Result<(), Refusal> {
-    let Some(policy) = policy else { return Ok(()) };
-    match policy.default_action.as_deref() {
-        None | Some("deny") => {}
-        Some("allow") => {
-            return Err(Refusal::unsupported(
-                "networkPolicy.defaultAction",
-                "sandboxes have no way out yet, so nothing can be allowed; use \"deny\" or leave the policy out",
-            ));
-        }
-        Some(other) => {
-            return Err(Refusal::bad(
-                "networkPolicy.defaultAction",
-                format!("\"{other}\" is unknown; use allow or deny"),
-            ));
-        }
+/// Passes the policy on, whose meaning is checked where it is put in force. A policy by which nothing leaves holds anywhere.
+fn network_policy(policy: Option<NetworkPolicy>, runtime: &Capabilities) -> Result<Option<NetworkPolicy>, Refusal> {
+    let opens = |policy: &NetworkPolicy| {
+        let is_deny =
+            |action: &Option<String>| action.as_ref().is_none_or(|action| action.eq_ignore_ascii_case("deny"));
+        !is_deny(&policy.default_action) || policy.egress.iter().any(|rule| !is_deny(&rule.action))
+    };
+    if runtime.network == NO_NETWORK && policy.as_ref().is_some_and(opens) {
+        let problem = "sandboxes have no way out on this machine, so nothing can be allowed; `osb doctor` says what is \
+                       missing; leave the policy out or allow nothing";
+        return Err(Refusal::unsupported("networkPolicy", problem));
     }
-    if policy.egress.is_some_and(|rules| !rules.is_empty()) {
-        return Err(Refusal::unsupported(
-            "networkPolicy.egress",
-            "sandboxes have no way out yet, so rules would have no effect; leave them out",
-        ));
-    }
-    Ok(())
+    Ok(policy)
 }
 
 fn env(env: BTreeMap<String, Option<String>>, entrypoint: &[String]) -> Result<BTreeMap<String, String>, Refusal> {
@@ -323,7 +318,7 @@ fn env(env: BTreeMap<String, Option<String>>, entrypoint: &[String]) -> Result<B
         if name.starts_with("OPENSANDBOX_EGRESS_") {
             return Err(Refusal::unsupported(
                 field,
-                "sandboxes have no way out yet, so it would have no effect; leave it out",
+                "is a setting of the published sidecar, which does not exist here; use networkPolicy",
             ));
         }
         if name.len() + value.len() + 2 > MAX_STRING_BYTES {

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use protocol::lifecycle::CreateSandboxRequest;
 use serde_json::{Value, json};
 
-use super::{Admitted, Refusal, Rules, admit, metadata_patch};
+use super::{Admitted, NO_NETWORK, Refusal, Rules, admit, metadata_patch};
 use crate::runtime::Capabilities;
 
 fn native() -> Capabilities {
@@ -13,6 +13,7 @@ fn native() -> Capabilities {
         arch: "amd64".to_owned(),
         limits: limits.into(),
         fractional_cpu: true,
+        network: NO_NETWORK.to_owned(),
         ..Capabilities::default()
     }
 }
@@ -98,9 +99,8 @@ fn one_wrong_value_for_every_field_names_it() {
         (json!({"entrypoint": null}), 400, "entrypoint"),
         (json!({"entrypoint": []}), 422, "entrypoint"),
         (json!({"entrypoint": [" "]}), 400, "entrypoint"),
-        (json!({"networkPolicy": {"defaultAction": "allow"}}), 400, "networkPolicy.defaultAction"),
-        (json!({"networkPolicy": {"defaultAction": "maybe"}}), 400, "networkPolicy.defaultAction"),
-        (json!({"networkPolicy": {"egress": [{"action": "allow", "target": "a.b"}]}}), 400, "networkPolicy.egress"),
+        (json!({"networkPolicy": {"defaultAction": "allow"}}), 400, "networkPolicy"),
+        (json!({"networkPolicy": {"egress": [{"action": "allow", "target": "a.b"}]}}), 400, "networkPolicy"),
         (json!({"credentialProxy": {"enabled": true}}), 422, "credentialProxy"),
         (json!({"credentialProxy": {"enabled": true}, "networkPolicy": {}}), 400, "credentialProxy"),
         (json!({"volumes": [{"name": "a", "mountPath": "/a"}]}), 400, "volumes[0]"),
@@ -147,8 +147,17 @@ fn a_limit_that_cannot_be_enforced_is_refused() {
 }
 
 #[test]
-fn a_policy_that_denies_everything_is_what_there_is() {
+fn a_policy_that_denies_everything_holds_where_nothing_can_leave() {
     assert!(try_admit(json!({"networkPolicy": {"defaultAction": "deny", "egress": []}})).is_ok());
+    assert!(try_admit(json!({"networkPolicy": {"egress": [{"action": "DENY", "target": "a.test"}]}})).is_ok());
+}
+
+#[test]
+fn a_policy_is_passed_on_where_something_can_leave() {
+    let policy = json!({"defaultAction": "deny", "egress": [{"action": "allow", "target": "a.test"}]});
+    let runtime = Capabilities { network: "egress".to_owned(), ..native() };
+    let admitted = admit(body(json!({"networkPolicy": policy})), &runtime, &Rules::default()).expect("it is obeyed");
+    assert_eq!(serde_json::to_value(admitted.spec.policy).expect("JSON"), policy);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use rustix::thread::{Gid, Uid};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use server::{Config, Database, Options};
+use tokio::sync::watch;
 
 use crate::cli::Global;
 use crate::failure::Failure;
@@ -22,10 +23,12 @@ use crate::server_cmd::{self, ServerArgs, with_causes};
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum ToApi {
-    /// The first message. Descriptors: listener, jailer, lock of the data directory.
+    /// The first message. Descriptors: listener, jailer, egress process, lock of the data directory.
     Boot(Boot),
     /// Another jailer took over. Descriptor: the socket to it.
     Jailer,
+    /// Another egress process took over. Descriptor: the socket to it.
+    Egress,
 }
 
 /// What the API process says back.
@@ -83,7 +86,7 @@ fn start(args: &ServerArgs, global: &Global, control: std::os::fd::BorrowedFd<'_
     let Ok(ToApi::Boot(boot)) = serde_json::from_slice(bytes) else {
         return Err(lost("read the first message", Errno::PROTO));
     };
-    let Ok([listener, jailer, lock]) = <[OwnedFd; 3]>::try_from(fds) else {
+    let Ok([listener, jailer, egress, lock]) = <[OwnedFd; 4]>::try_from(fds) else {
         return Err(lost("take the descriptors of the first message", Errno::PROTO));
     };
     // The file may be readable for root only, so it is read before rights are given up.
@@ -97,7 +100,7 @@ fn start(args: &ServerArgs, global: &Global, control: std::os::fd::BorrowedFd<'_
     // Held by this process too: a successor waits until both are gone.
     let _lock = lock;
     let control = control.try_clone_to_owned().map_err(|error| Failure::new("START_FAILED", error.to_string()))?;
-    runtime.block_on(serve(config, boot, TcpListener::from(listener), jailer, control))
+    runtime.block_on(serve(config, boot, TcpListener::from(listener), Processes { jailer, egress }, control))
 }
 
 /// Gives up every right for good: no groups, an id of its own, no capability, nothing to gain by exec.
@@ -109,16 +112,24 @@ fn become_nobody(id: u32) -> Result<(), Errno> {
     rustix::thread::set_no_new_privs(true)
 }
 
+/// The sockets to the processes that the API process asks.
+struct Processes {
+    jailer: OwnedFd,
+    egress: OwnedFd,
+}
+
 async fn serve(
     config: Config,
     boot: Boot,
     listener: TcpListener,
-    jailer: OwnedFd,
+    processes: Processes,
     control: OwnedFd,
 ) -> Result<(), Failure> {
-    let jailer = client(jailer)?;
+    let jailer = client(processes.jailer)?;
+    let way_out = egress_control(processes.egress)?;
+    let (restarted, restarts) = watch::channel(0);
     let ready = control.try_clone().map_err(|error| Failure::new("START_FAILED", error.to_string()))?;
-    let mut stop = Box::pin(stopped(control, jailer.clone()));
+    let mut stop = Box::pin(stopped(control, jailer.clone(), way_out.clone(), restarted));
     let (runtime, images) = tokio::select! {
         connected = runtime(&config, &boot.data_dir, jailer, None) => connected?,
         // Also takes in the successor of a jailer that died before it had answered.
@@ -130,6 +141,7 @@ async fn serve(
         api_key: SecretString::from(boot.api_key),
         secret: boot.secret,
         leased: false,
+        egress: Some(server::Egress { control: way_out, restarts }),
     };
     let listener = listen(listener)?;
     wire::send(ready.as_fd(), &FromApi::Ready, &[], SendFlags::empty())
@@ -146,6 +158,15 @@ async fn serve(
 /// When the socket cannot be watched.
 pub fn client(jailer: OwnedFd) -> Result<Client, Failure> {
     Client::new(jailer).map_err(|failure| Failure::new("START_FAILED", failure.message))
+}
+
+/// Asks the egress process over this socket, until it is given another.
+///
+/// # Errors
+/// When the socket cannot be watched.
+pub fn egress_control(socket: OwnedFd) -> Result<egress::Control, Failure> {
+    let control = egress::Control::new(socket);
+    control.map_err(|error| Failure::new("START_FAILED", format!("watch the egress process: {error}")))
 }
 
 /// The native runtime and the image store that it draws from.
@@ -180,8 +201,8 @@ pub fn listen(listener: TcpListener) -> Result<tokio::net::TcpListener, Failure>
         .map_err(|error| Failure::new("START_FAILED", format!("watch the listening socket: {error}")))
 }
 
-/// Waits for TERM, or for the end of the supervisor; takes new jailers in meanwhile.
-async fn stopped(control: OwnedFd, jailer: Client) {
+/// Waits for TERM, or for the end of the supervisor; takes new jailers and egress processes in meanwhile.
+async fn stopped(control: OwnedFd, jailer: Client, way_out: egress::Control, restarted: watch::Sender<u64>) {
     let Ok(control) = runtime_native::sys::watched(control) else { return };
     let Ok(mut terminate) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) else { return };
     // At a terminal Ctrl-C reaches every process of the group; the supervisor decides what it means.
@@ -198,13 +219,22 @@ async fn stopped(control: OwnedFd, jailer: Client) {
         };
         match wire::receive_bytes(control.get_ref().as_fd(), &mut buffer, RecvFlags::DONTWAIT) {
             Ok(Some((bytes, mut fds))) => {
-                if matches!(serde_json::from_slice(bytes), Ok(ToApi::Jailer))
-                    && let Some(socket) = fds.pop()
-                {
-                    tracing::info!("another jailer took over");
-                    if let Err(error) = jailer.replace(socket) {
-                        tracing::error!(%error, "new jailer cannot be used");
+                let Some(socket) = fds.pop() else { continue };
+                match serde_json::from_slice(bytes) {
+                    Ok(ToApi::Jailer) => {
+                        tracing::info!("another jailer took over");
+                        if let Err(error) = jailer.replace(socket) {
+                            tracing::error!(%error, "new jailer cannot be used");
+                        }
                     }
+                    Ok(ToApi::Egress) => {
+                        tracing::info!("another egress process took over");
+                        if let Err(error) = way_out.replace(socket) {
+                            tracing::error!(%error, "new egress process cannot be used");
+                        }
+                        restarted.send_modify(|count| *count += 1);
+                    }
+                    _ => {}
                 }
             }
             Err(Errno::AGAIN) => ready.clear_ready(),

@@ -44,6 +44,11 @@ impl Identity {
     pub fn of_api() -> Self {
         if rustix::process::geteuid().is_root() { Self::Own { id: OWN_IDS } } else { Self::Same }
     }
+
+    /// The identity of the egress process for the present user.
+    pub fn of_egress() -> Self {
+        if rustix::process::geteuid().is_root() { Self::Own { id: OWN_IDS + 1 } } else { Self::Same }
+    }
 }
 
 /// What a running server publishes of itself for the CLI of the same machine.

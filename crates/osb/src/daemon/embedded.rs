@@ -13,10 +13,11 @@ use secrecy::SecretString;
 use server::config::Sources;
 use server::{Config, Database, Options};
 use tokio::process::Child;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::data_dir::{self, Identity};
+use super::egress::Egress;
 use super::{api, jailer};
 use crate::engine::{Engine, Guard};
 use crate::failure::Failure;
@@ -31,6 +32,7 @@ struct Embedded {
     stop: oneshot::Sender<()>,
     server: JoinHandle<Result<(), server::Error>>,
     jailer: Child,
+    egress: Child,
     /// The sandboxes' lease: it ends when this is closed, also by the kernel.
     _lease: std::io::PipeWriter,
     /// Its own directory, removed in order.
@@ -46,10 +48,12 @@ impl Guard for Embedded {
             if let Err(error) = self.server.await {
                 tracing::warn!(error = %error, "embedded server failed");
             }
-            if tokio::time::timeout(JAILER_END, self.jailer.wait()).await.is_err() {
-                tracing::warn!("jailer did not end by itself, killing it");
-                // Only fails when it has just ended.
-                let _ = self.jailer.kill().await;
+            for (child, name) in [(&mut self.jailer, "jailer"), (&mut self.egress, "egress process")] {
+                if tokio::time::timeout(JAILER_END, child.wait()).await.is_err() {
+                    tracing::warn!("{name} did not end by itself, killing it");
+                    // Only fails when it has just ended.
+                    let _ = child.kill().await;
+                }
             }
             if let Err(error) = std::fs::remove_dir_all(&self.part) {
                 tracing::warn!(path = %self.part.display(), error = %error, "engine directory stays, the next engine removes it");
@@ -72,6 +76,10 @@ pub async fn start() -> Result<Engine, Failure> {
         .stdin(Stdio::from(theirs))
         .spawn()
         .map_err(|error| failed("start the jailer", error))?;
+    let Egress { child: egress, socket } = Egress::start(Identity::of_egress())?;
+    let way_out = api::egress_control(socket)?;
+    // Nobody restarts it here: the sandboxes of a command whose egress process died reach nothing more.
+    let (_, restarts) = watch::channel(0);
     let (lease, writer) = std::io::pipe().map_err(|error| failed("make the lease", error))?;
     let (runtime, images) = api::runtime(&config, &part, api::client(ours)?, Some(lease.into())).await?;
 
@@ -86,6 +94,7 @@ pub async fn start() -> Result<Engine, Failure> {
         secret: data_dir::random(),
         database: Database::Memory,
         leased: true,
+        egress: Some(server::Egress { control: way_out, restarts }),
     };
     let (stop, stopped) = oneshot::channel();
     let swept = options.config.clone();
@@ -97,7 +106,7 @@ pub async fn start() -> Result<Engine, Failure> {
         };
         server::serve(options, runtime, Some(images), listener, stop).await
     });
-    let guard = Box::new(Embedded { stop, server, jailer, _lease: writer, part, _lock: lock });
+    let guard = Box::new(Embedded { stop, server, jailer, egress, _lease: writer, part, _lock: lock });
     Ok(Engine { url: format!("http://{address}"), key, guard })
 }
 

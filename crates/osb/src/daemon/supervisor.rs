@@ -1,6 +1,7 @@
-//! `osb server`: the small process that starts the jailer and the API process and restarts whichever dies.
+//! `osb server`: the small process that starts the jailer, the egress process and the API process and restarts whichever
+//! dies.
 //!
-//! Owns the listening socket, the lock of the data directory and both children; holds no request and parses no
+//! Owns the listening socket, the lock of the data directory and the children; holds no request and parses no
 //! network input. Children get one socket as standard input; everything else comes over it.
 
 use std::net::{SocketAddr, TcpListener};
@@ -18,6 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::api::{Boot, FromApi, ToApi};
 use super::data_dir::{DataDir, Identity, Published};
+use super::egress::Egress;
 use super::{embedded, jailer};
 use crate::failure::Failure;
 
@@ -26,6 +28,8 @@ use crate::failure::Failure;
 const MAX_FAILED_STARTS: u32 = 5;
 /// Pause before a restart after a failed start, times the number of failures: spares the machine.
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
+/// An egress process that lived so long did not fail at its start.
+const STEADY: Duration = Duration::from_millis(50);
 /// How long the API process has beyond its own graceful time before it is killed.
 const STOP_MARGIN: Duration = Duration::from_secs(5);
 
@@ -67,10 +71,12 @@ async fn supervise(setup: Setup<'_>, listener: TcpListener) -> Result<ExitCode, 
     let published = Published { url: format!("http://{address}"), pid: std::process::id() };
     let mut stop = Stop::new()?;
     let mut jailer = Jailer::start(setup.data.root(), identity)?;
-    let mut api = Api::start(&setup, identity, &listener, &jailer)?;
+    let mut egress = Egress::start(Identity::of_egress())?;
+    let mut api = Api::start(&setup, identity, &listener, &jailer, &egress)?;
     let (root, config) = (setup.data.root().to_owned(), setup.config.clone());
     tokio::spawn(async move { embedded::sweep(&root, &config).await });
     let mut failed_starts = 0;
+    let mut egress_since = std::time::Instant::now();
     let mut announced = false;
 
     loop {
@@ -84,10 +90,18 @@ async fn supervise(setup: Setup<'_>, listener: TcpListener) -> Result<ExitCode, 
                 jailer = Jailer::start(setup.data.root(), identity)?;
                 api.voice.send(&ToApi::Jailer, &[jailer.socket.as_fd()])?;
             }
+            status = egress.child.wait() => {
+                tracing::warn!(status = %describe(status), "egress process ended, starting another");
+                // It is told nothing before the API process has its socket: it cannot fail on what it is asked.
+                pause_unless(egress_since.elapsed() > STEADY, &mut failed_starts, "egress process").await?;
+                egress = Egress::start(Identity::of_egress())?;
+                egress_since = std::time::Instant::now();
+                api.voice.send(&ToApi::Egress, &[egress.socket.as_fd()])?;
+            }
             status = child.wait() => {
                 tracing::warn!(status = %describe(status), "api process ended, starting another");
                 pause_unless(*was_ready, &mut failed_starts, "API process").await?;
-                api = Api::start(&setup, identity, &listener, &jailer)?;
+                api = Api::start(&setup, identity, &listener, &jailer, &egress)?;
             }
             _answer = jailer_voice.next() => {
                 *jailer_was_ready = true;
@@ -111,6 +125,14 @@ async fn supervise(setup: Setup<'_>, listener: TcpListener) -> Result<ExitCode, 
 
     setup.data.unpublish();
     api.stop(setup.graceful + STOP_MARGIN).await;
+    let Egress { mut child, socket } = egress;
+    // Like the jailer it ends by itself when nobody can ask it any more.
+    drop(socket);
+    if tokio::time::timeout(STOP_MARGIN, child.wait()).await.is_err() {
+        tracing::warn!("egress process did not end by itself, killing it");
+        // Only fails when it has just ended.
+        let _ = child.kill().await;
+    }
     jailer.stop().await;
     Ok(ExitCode::SUCCESS)
 }
@@ -177,7 +199,13 @@ struct Api {
 }
 
 impl Api {
-    fn start(setup: &Setup<'_>, identity: Identity, listener: &TcpListener, jailer: &Jailer) -> Result<Self, Failure> {
+    fn start(
+        setup: &Setup<'_>,
+        identity: Identity,
+        listener: &TcpListener,
+        jailer: &Jailer,
+        egress: &Egress,
+    ) -> Result<Self, Failure> {
         let (ours, theirs) = wire::pair().map_err(|errno| internal("make the control socket", errno.into()))?;
         let program = std::env::current_exe().map_err(|error| internal("find this program", error))?;
         let child = Command::new(program)
@@ -197,7 +225,7 @@ impl Api {
                 Identity::Own { id } => Some(id),
             },
         };
-        let fds = [listener.as_fd(), jailer.socket.as_fd(), setup.data.lock().as_fd()];
+        let fds = [listener.as_fd(), jailer.socket.as_fd(), egress.socket.as_fd(), setup.data.lock().as_fd()];
         send(ours.as_fd(), &ToApi::Boot(boot), &fds)?;
         Ok(Self { child, voice: Voice::new(ours)?, was_ready: false })
     }

@@ -68,6 +68,20 @@ pub(super) const KEYS: &[Key] = &[
         Some("[]"),
         "registries host[:port] that speak plain HTTP, beside loopback",
     ),
+    key(
+        "egress.default_policy",
+        Kind::OneOf(&["public", "nothing", "all"]),
+        Some("\"public\""),
+        "what a sandbox without a networkPolicy may reach: the public internet, nothing, or private networks, too",
+    ),
+    key("egress.always_allow", Kind::List, Some("[]"), "names, addresses and networks that every sandbox may reach"),
+    key(
+        "egress.always_deny",
+        Kind::List,
+        Some("[\"127.0.0.0/8\", \"::1\", \"169.254.169.254\", \"fd00:ec2::254\"]"),
+        "those that none may reach, whatever its policy says",
+    ),
+    key("egress.resolvers", Kind::List, Some("[]"), "resolvers address[:port]; empty means those of the machine"),
 ];
 
 /// A hundred years: anything above is a mistake.
@@ -92,7 +106,11 @@ pub(super) const UNSUPPORTED: &[(&str, &str)] = &[
     ("tenants.", "there is one tenant"),
     ("renew_intent.", "renewal on access does not exist here yet"),
     ("otel.", "metrics export does not exist here yet"),
-    ("egress.", "sandboxes have no way out yet"),
+    ("egress.image", "the egress process is part of this program"),
+    ("egress.mode", "names, addresses and connections are always checked together"),
+    ("egress.disable_ipv6", "IPv6 is under the same policy"),
+    ("egress.readiness_timeout_seconds", "a sandbox is ready when its network is"),
+    ("egress.upstream_proxy", "upstream proxies do not exist here yet"),
     ("ingress.", "the gateway does not exist here yet"),
     ("docker.", "the Docker runtime does not exist here yet"),
     ("kubernetes.", "the Kubernetes runtime does not exist here yet"),

@@ -8,7 +8,10 @@ use secrecy::SecretString;
 use toml::{Table, Value};
 
 use super::keys::{KEYS, Key, PUBLISHED_ENV, UNSUPPORTED};
-use super::{Config, ConfigError, Effective, Entry, Images, Log, Native, Proxy, Server, Source, StoreConfig};
+use super::{
+    Config, ConfigError, DefaultPolicy, Effective, Egress, Entry, Images, Log, Native, Proxy, Server, Source,
+    StoreConfig,
+};
 
 /// Variable with the path of the configuration file (published).
 const FILE_ENV: &str = "SANDBOX_CONFIG_PATH";
@@ -42,7 +45,9 @@ pub fn load(sources: &Sources) -> Result<(Config, Effective), ConfigError> {
     }
     values.take_env(&sources.env)?;
     values.take_flags(&sources.flags)?;
-    Ok((values.config(), Effective { file, entries: values.entries() }))
+    let config = values.config();
+    values.check_egress(&config.egress)?;
+    Ok((config, Effective { file, entries: values.entries() }))
 }
 
 fn file_of(sources: &Sources) -> Option<PathBuf> {
@@ -151,15 +156,43 @@ impl Values {
                     self.get("native.grace_seconds").and_then(|v| v.as_float()).expect("has a default"),
                 ),
             },
-            images: Images {
-                plain_http_hosts: self
-                    .get("images.plain_http_hosts")
-                    .and_then(|v| v.as_array().cloned())
-                    .unwrap_or_default()
-                    .iter()
-                    .filter_map(|item| item.as_str().map(str::to_owned))
-                    .collect(),
+            images: Images { plain_http_hosts: self.list("images.plain_http_hosts") },
+            egress: Egress {
+                default_policy: match self.text("egress.default_policy").as_deref() {
+                    Some("nothing") => DefaultPolicy::Nothing,
+                    Some("all") => DefaultPolicy::All,
+                    _ => DefaultPolicy::Public,
+                },
+                always_allow: self.list("egress.always_allow"),
+                always_deny: self.list("egress.always_deny"),
+                resolvers: self.list("egress.resolvers"),
             },
+        }
+    }
+
+    fn list(&self, name: &str) -> Vec<String> {
+        let items = self.get(name).and_then(|value| value.as_array().cloned()).unwrap_or_default();
+        items.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect()
+    }
+
+    /// Values whose meaning is the egress process's.
+    fn check_egress(&self, egress: &Egress) -> Result<(), ConfigError> {
+        let wrong = |key: &'static str, problem: String| {
+            let origin = self.0.get(key).map_or(Source::Default, |(_, source)| source.clone());
+            Err(ConfigError::Value { key, origin, problem })
+        };
+        for (key, targets) in
+            [("egress.always_allow", &egress.always_allow), ("egress.always_deny", &egress.always_deny)]
+        {
+            for target in targets {
+                if let Some(problem) = crate::network::mistake_in(target) {
+                    return wrong(key, format!("\"{target}\": {problem}"));
+                }
+            }
+        }
+        match egress.resolvers.iter().find(|text| crate::network::resolver(text).is_none()) {
+            Some(text) => wrong("egress.resolvers", format!("\"{text}\" is no address and no address:port")),
+            None => Ok(()),
         }
     }
 

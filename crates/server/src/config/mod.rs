@@ -33,6 +33,8 @@ pub struct Config {
     pub native: Native,
     /// `[images]`.
     pub images: Images,
+    /// `[egress]`.
+    pub egress: Egress,
 }
 
 /// Listening, access and limits.
@@ -91,6 +93,30 @@ pub struct Native {
 pub struct Images {
     /// Registries that speak plain HTTP, `host[:port]`, beside those on loopback.
     pub plain_http_hosts: Vec<String>,
+}
+
+/// The way out of sandboxes.
+#[derive(Clone, Debug)]
+pub struct Egress {
+    /// What a sandbox without a policy of its own may reach.
+    pub default_policy: DefaultPolicy,
+    /// Names, addresses and networks that every sandbox may reach.
+    pub always_allow: Vec<String>,
+    /// Those that none may reach, whatever else is said.
+    pub always_deny: Vec<String>,
+    /// Resolvers, `address[:port]`; empty means the machine's.
+    pub resolvers: Vec<String>,
+}
+
+/// What a sandbox without a policy of its own may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DefaultPolicy {
+    /// The public internet: no private, local or metadata address.
+    Public,
+    /// Nothing.
+    Nothing,
+    /// The public internet and private networks.
+    All,
 }
 
 /// Where a value came from.

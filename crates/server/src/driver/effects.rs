@@ -74,6 +74,11 @@ impl Driver {
                 Create { id: &id, spec: &spec, token: token.expose_secret(), pull_auth: auth, progress: &progress };
             match app.runtime.create(request).await {
                 Ok(created) => {
+                    if let Err(message) = app.network.serve(&app, &id, &spec, created.listeners).await {
+                        let undone = app.runtime.destroy(&id, Duration::ZERO).await;
+                        app.network.end(&id, &spec).await;
+                        return failed(&undone.err().unwrap_or(RuntimeError::new(ErrorKind::Internal, message)));
+                    }
                     let layers = layers_of(&app, &spec.image).await;
                     Outcome::Created { receipt: created.receipt, layers }
                 }
@@ -119,6 +124,7 @@ impl Driver {
 
     pub(super) fn destroy(&self) -> BoxFuture<'static, Outcome> {
         let (app, id, grace, wait) = (self.app.clone(), self.row.id.clone(), self.grace, self.retry_wait());
+        let spec = self.row.spec.clone();
         let hook = self.due(Moment::BeforeEnd);
         Box::pin(async move {
             tokio::time::sleep(wait).await;
@@ -126,7 +132,9 @@ impl Driver {
                 // Nothing keeps an end from coming: the failure is an event.
                 let _ = hook.run().await;
             }
-            Outcome::Event(match app.runtime.destroy(&id, grace).await {
+            let destroyed = app.runtime.destroy(&id, grace).await;
+            app.network.end(&id, &spec).await;
+            Outcome::Event(match destroyed {
                 Ok(()) => Event::Destroyed,
                 Err(error) => {
                     tracing::warn!(sandbox_id = %id, error = %error, "a sandbox could not be removed; it is tried again");
@@ -139,6 +147,7 @@ impl Driver {
     /// Removes what an ended sandbox left behind, and keeps the end of its console.
     pub(super) fn clean(&self) -> BoxFuture<'static, Outcome> {
         let (app, id, wait) = (self.app.clone(), self.row.id.clone(), self.retry_wait());
+        let spec = self.row.spec.clone();
         Box::pin(async move {
             tokio::time::sleep(wait).await;
             match app.runtime.console(&id, CONSOLE_BYTES).await {
@@ -153,7 +162,9 @@ impl Driver {
                     tracing::debug!(sandbox_id = %id, error = %error, "no console to keep")
                 }
             }
-            match app.runtime.destroy(&id, Duration::ZERO).await {
+            let destroyed = app.runtime.destroy(&id, Duration::ZERO).await;
+            app.network.end(&id, &spec).await;
+            match destroyed {
                 Ok(()) => Outcome::Done,
                 Err(error) => {
                     tracing::warn!(sandbox_id = %id, error = %error, "leftovers could not be removed; it is tried again");

@@ -10,6 +10,7 @@ use lifecycle::state::State;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::errors::ApiError;
+use crate::network::Edit;
 use crate::store::Row;
 
 pub(super) type Reply = oneshot::Sender<Result<Arc<Row>, ApiError>>;
@@ -24,6 +25,7 @@ pub(super) enum Command {
     },
     Renew(Timestamp, Reply),
     Patch(BTreeMap<String, Option<String>>, Reply),
+    Policy(Edit, Reply),
     /// Something may have happened: ask the runtime.
     Look,
 }
@@ -88,6 +90,11 @@ impl Sandbox {
 
     pub(crate) async fn patch(&self, patch: BTreeMap<String, Option<String>>) -> Result<Arc<Row>, ApiError> {
         self.ask(|reply| Command::Patch(patch, reply)).await
+    }
+
+    /// Changes what may leave. Once it is asked for it is done, also when the asker goes.
+    pub(crate) async fn change_policy(&self, edit: Edit) -> Result<Arc<Row>, ApiError> {
+        self.ask(|reply| Command::Policy(edit, reply)).await
     }
 
     /// Tells the driver to ask the runtime; a full mailbox means that it is awake anyway.

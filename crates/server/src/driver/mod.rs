@@ -17,12 +17,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use lifecycle::runtime::{BoxFuture, Exit, Observed, PullAuth, Receipt, RuntimeError};
+use lifecycle::spec::{Network, SandboxSpec};
 use lifecycle::state::{Effect, EndCause, Event, State, reason, step};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::app::App;
 use crate::errors::ApiError;
+use crate::network::Edit;
 use crate::store::Row;
 pub(crate) use effects::CONSOLE_BYTES;
 use effects::Outcome;
@@ -167,6 +169,10 @@ impl Driver {
                 let outcome = self.patch(patch).await;
                 self.answer(reply, outcome)
             }
+            Command::Policy(edit, reply) => {
+                let outcome = self.change_policy(&edit).await;
+                self.answer(reply, outcome)
+            }
             Command::Look => {
                 self.look_wanted = true;
                 Next::Continue
@@ -205,6 +211,45 @@ impl Driver {
         spec.metadata = lifecycle::admit::metadata_patch(&spec.metadata, patch)?;
         self.app.store.set_metadata(&self.row.id, &spec).await?;
         self.row.spec = spec;
+        self.show();
+        Ok(())
+    }
+
+    /// Stores a new policy, then puts it in force; where that fails the old one is stored and in force again.
+    async fn change_policy(&mut self, edit: &Edit) -> Result<(), ApiError> {
+        use protocol::error::code;
+        if !matches!(self.row.state, State::Running | State::Paused) {
+            let message = format!("the sandbox is {}; its network cannot be changed now", self.row.state);
+            return Err(ApiError::conflict(code::INVALID_STATE, message));
+        }
+        let (app, id, before) = (self.app.clone(), self.row.id.clone(), self.row.spec.clone());
+        let policy = edit.of(before.policy.as_ref());
+        let network = app.network.shape(Some(&policy), &app.runtime.capabilities().network)?;
+        let made_without = before.network == Network::None;
+        if made_without && network != Network::None {
+            let message = "the sandbox was made without a way out, and none can be added; make a new one";
+            return Err(ApiError::conflict(code::POLICY_NOT_SUPPORTED, message));
+        }
+        let after = SandboxSpec {
+            policy: Some(policy),
+            policy_revision: before.policy_revision + 1,
+            network,
+            ..before.clone()
+        };
+        app.store.set_metadata(&id, &after).await?;
+        if let Err(why) = app.network.put(&app, &id, &after).await {
+            tracing::warn!(sandbox_id = %id, error = why, "a policy could not be put in force; the one before holds");
+            let back = SandboxSpec { policy_revision: after.policy_revision + 1, ..before };
+            app.store.set_metadata(&id, &back).await?;
+            // What is not in force yet is mended when the egress process is looked at next.
+            let _ = app.network.put(&app, &id, &back).await;
+            self.row.spec = back;
+            self.show();
+            return Err(ApiError::internal(format!(
+                "the policy could not be put in force: {why}; the one before holds"
+            )));
+        }
+        self.row.spec = after;
         self.show();
         Ok(())
     }

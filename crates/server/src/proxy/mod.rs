@@ -75,10 +75,7 @@ async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError
     let rest = target.rest.to_owned();
     let sandbox = app.running(&id).await?;
     if port == POLICY_PORT {
-        return Err(ApiError::not_implemented(
-            code::POLICY_NOT_SUPPORTED,
-            "network policies do not exist here yet: a sandbox has no way out",
-        ));
+        return crate::network::api::call(app, &sandbox, &rest, request).await;
     }
     let backend = Backend {
         address: app.runtime.execd(sandbox.id()),

@@ -21,7 +21,7 @@ use protocol::error::code;
 
 use crate::app::App;
 use crate::errors::ApiError;
-use crate::{middleware, proxy};
+use crate::{middleware, network, proxy};
 
 /// The whole API.
 pub(crate) fn router(app: &Arc<App>) -> Router {
@@ -58,10 +58,10 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
             .route(&at("/templates/{id}"), get(unsupported::templates).delete(unsupported::templates))
             .route(
                 &at("/sandboxes/{id}/networkpolicy"),
-                get(unsupported::network_policy)
-                    .put(unsupported::network_policy)
-                    .patch(unsupported::network_policy)
-                    .delete(unsupported::network_policy),
+                get(network::api::beneath)
+                    .put(network::api::beneath)
+                    .patch(network::api::beneath)
+                    .delete(network::api::beneath),
             )
             .route(&at("/sandboxes/{id}/proxy/{port}"), any(proxy::call))
             .route(&at("/sandboxes/{id}/proxy/{port}/"), any(proxy::call))

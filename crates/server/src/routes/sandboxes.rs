@@ -49,7 +49,9 @@ pub(super) async fn create(
     let wait = Query::of(&uri).seconds("wait", MAX_WAIT_SECONDS)?;
     let request: CreateSandboxRequest = wire::decode(&body)?;
     let rules = Rules { max_timeout_seconds: app.config.server.max_sandbox_timeout_seconds, leased: app.leased };
-    let admitted = admit(request, &app.runtime.capabilities(), &rules)?;
+    let mut admitted = admit(request, &app.runtime.capabilities(), &rules)?;
+    let capability = app.runtime.capabilities().network;
+    admitted.spec.network = app.network.shape(admitted.spec.policy.as_ref(), &capability)?;
     let id = SandboxId::parse(&uuid::Uuid::new_v4().hyphenated().to_string()).expect("a UUID is an id");
     let now = app.now();
     let expires_at = admitted

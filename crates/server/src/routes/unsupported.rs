@@ -15,10 +15,3 @@ pub(super) async fn pools() -> ApiError {
 pub(super) async fn templates() -> ApiError {
     ApiError::not_implemented(code::TEMPLATE_NOT_SUPPORTED, "templates do not exist here yet; create from an image")
 }
-
-pub(super) async fn network_policy() -> ApiError {
-    ApiError::not_implemented(
-        code::POLICY_NOT_SUPPORTED,
-        "network policies do not exist here yet: a sandbox has no way out",
-    )
-}

@@ -24,6 +24,8 @@ fn row(id: &str, second: i64, labels: &[(&str, &str)]) -> Row {
             leased: false,
             hooks: protocol::hooks::Hooks::default(),
             network: lifecycle::spec::Network::None,
+            policy: None,
+            policy_revision: 0,
         },
         state: State::Pending,
         reason: "ACCEPTED".to_owned(),

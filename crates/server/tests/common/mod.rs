@@ -71,6 +71,7 @@ impl Server {
         let address = listener.local_addr().expect("bound");
         let (stop, stopped) = oneshot::channel::<()>();
         let options = Options {
+            egress: None,
             config,
             api_key: SecretString::from(KEY),
             secret: SECRET,

@@ -1,0 +1,60 @@
+//! `osb egress-proxy`: the process through which everything leaves sandboxes. Started by the server, never by people.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{ExitCode, Stdio};
+
+use egress::Boot;
+use tokio::process::{Child, Command};
+
+use super::data_dir::Identity;
+use crate::failure::Failure;
+
+/// A running egress process and the way to ask it.
+pub struct Egress {
+    /// The process.
+    pub child: Child,
+    /// Its control socket; whoever asks gets a duplicate. It ends when nobody holds one any more.
+    pub socket: OwnedFd,
+}
+
+impl Egress {
+    /// Starts it with an id of its own, where the caller can give it one. Nothing secret is in its arguments, and its
+    /// environment is empty.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(identity: Identity) -> Result<Self, Failure> {
+        let failed = |what: &str, error: std::io::Error| Failure::new("START_FAILED", format!("{what}: {error}"));
+        let (ours, theirs) = egress::pair().map_err(|error| failed("make the egress process's socket", error))?;
+        let program = std::env::current_exe().map_err(|error| failed("find this program", error))?;
+        let child = Command::new(program)
+            .arg("egress-proxy")
+            .env_clear()
+            .stdin(Stdio::from(theirs))
+            .spawn()
+            .map_err(|error| failed("start the egress process", error))?;
+        let run_as = match identity {
+            Identity::Same => None,
+            Identity::Own { id } => Some(id),
+        };
+        // If it is gone already, its end is seen by waiting for it.
+        let _ = egress::boot(ours.as_fd(), &Boot { run_as });
+        Ok(Self { child, socket: ours })
+    }
+}
+
+/// Runs the egress process on the control socket that is its standard input. Called before any thread exists.
+pub fn run() -> ExitCode {
+    let control = std::io::stdin().as_fd().try_clone_to_owned();
+    let null = std::fs::File::open("/dev/null").and_then(|null| Ok(rustix::stdio::dup2_stdin(&null)?));
+    match (control, null) {
+        (Ok(control), Ok(())) => {
+            telemetry::init(telemetry::Level::Info);
+            egress::run(control)
+        }
+        _ => {
+            eprintln!("osb egress-proxy: it is started by `osb server`, not by hand");
+            ExitCode::FAILURE
+        }
+    }
+}

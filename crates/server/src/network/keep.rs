@@ -1,0 +1,67 @@
+//! Keeps the egress process in step with the rows: after its start, after each restart of either, and now and then.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lifecycle::spec::Network as Shape;
+use lifecycle::state::State;
+
+use crate::app::App;
+
+/// How often it is looked at without a reason: what is wrong then was missed by everything else.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Wait before a look that failed is tried again.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Keeps it so until the server ends.
+pub(crate) async fn keep(app: Arc<App>) {
+    let Some(mut restarts) = app.network.egress.as_ref().map(|egress| egress.restarts.clone()) else { return };
+    loop {
+        restarts.borrow_and_update();
+        let wait = match compare(&app).await {
+            Ok(()) => LOOK_EVERY,
+            Err(why) => {
+                tracing::warn!(error = why, "the egress process is not in step");
+                RETRY
+            }
+        };
+        tokio::select! {
+            () = app.closing.cancelled() => return,
+            changed = restarts.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+/// Tells the egress process what it does not know.
+async fn compare(app: &App) -> Result<(), String> {
+    let network = &app.network;
+    let Some(control) = network.control() else { return Ok(()) };
+    let said = |error: egress::ControlError| crate::wire::chain(&error);
+    control.configure(network.config.settings()).await.map_err(said)?;
+    let attached = control.stats().await.map_err(said)?.sandboxes;
+    let mut attached: HashMap<String, u64> = attached.into_iter().map(|one| (one.sandbox, one.revision)).collect();
+    let mut failed = None;
+    for sandbox in app.sandboxes.all() {
+        let row = sandbox.row();
+        let known = attached.remove(row.id.as_str());
+        // One that is being made or ended is its driver's business.
+        let is_settled = matches!(row.state, State::Running | State::Pausing | State::Paused | State::Resuming);
+        if !is_settled || row.spec.network == Shape::None {
+            continue;
+        }
+        let told = match known {
+            Some(revision) if revision == row.spec.policy_revision => Ok(()),
+            Some(_) => network.put(app, &row.id, &row.spec).await,
+            None => network.attach(app, &row.id, &row.spec).await,
+        };
+        if let Err(why) = told {
+            failed = Some(format!("sandbox {}: {why}", row.id));
+        }
+    }
+    for stranger in attached.into_keys() {
+        control.detach(&stranger).await.map_err(said)?;
+    }
+    failed.map_or(Ok(()), Err)
+}
