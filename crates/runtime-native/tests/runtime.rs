@@ -44,6 +44,8 @@ fn spec(image: &str, entrypoint: &[&str]) -> SandboxSpec {
         leased: false,
         hooks: protocol::hooks::Hooks::default(),
         network: Network::None,
+        policy: None,
+        policy_revision: 0,
     }
 }
 
