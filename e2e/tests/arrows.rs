@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Crate, and the crates of this workspace it may depend on. A crate that is not listed may not exist.
-const ARROWS: [(&str, &[&str]); 12] = [
+const ARROWS: [(&str, &[&str]); 13] = [
     ("protocol", &[]),
     ("telemetry", &[]),
     ("archive", &[]),

@@ -86,12 +86,13 @@ impl Outside {
         for socket in [&sockets.2, &sockets.3].map(|socket| socket.try_clone().expect("duplicate")) {
             threads.push(std::thread::spawn(move || {
                 let mut buffer = [0; 512];
-                while let Ok((length, sender)) = socket.recv_from(&mut buffer) {
-                    if length == 0 {
-                        return;
-                    }
+                loop {
+                    // The standard library takes it for impossible that nobody sent, which is how a shut socket answers.
+                    let received = rustix::net::recvfrom(&socket, &mut buffer, rustix::net::RecvFlags::empty());
+                    let Ok((length, _, Some(sender))) = received else { return };
                     assert_eq!(&buffer[..length], b"question");
-                    socket.send_to(b"answer", sender).expect("answer");
+                    let flags = rustix::net::SendFlags::empty();
+                    rustix::net::sendto(&socket, b"answer", flags, &sender).expect("answer");
                 }
             }));
         }

@@ -20,7 +20,6 @@ fn main() {
     listener.set_nonblocking(false).expect("listener");
     let mut report = |line: StatusLine| writeln!(status, "{line}").expect("status pipe");
 
-    report(StatusLine::Ready);
     let mut command = Command::new(&config.entrypoint[0]);
     command.args(&config.entrypoint[1..]).env_clear().envs(&config.env);
     if let Some(user) = config.user {
@@ -33,6 +32,7 @@ fn main() {
             std::process::exit(127);
         }
     };
+    report(StatusLine::Ready);
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.expect("connection");
