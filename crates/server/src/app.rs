@@ -19,7 +19,6 @@ use crate::config::Config;
 use crate::driver::Sandbox;
 use crate::errors::{ApiError, create_failure};
 use crate::network::Network;
-use crate::proxy::pool::Pool;
 use crate::store::{Row, Store};
 use crate::wire;
 
@@ -34,15 +33,14 @@ pub(crate) struct App {
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) images: Option<image::Store>,
     pub(crate) sandboxes: Registry,
-    pub(crate) pool: Pool,
     /// What leaves sandboxes.
     pub(crate) network: Network,
+    /// The way to ports.
+    pub(crate) ports: Arc<ingress::Ports>,
     /// Requests that may be worked on at the same time; `None` when there is no limit.
     pub(crate) slots: Option<Arc<Semaphore>>,
     /// Every task that the server starts.
     pub(crate) tasks: TaskTracker,
-    /// WebSockets that are relayed; a stop gives them the same time as other requests.
-    pub(crate) relays: TaskTracker,
     /// Set when the server ends: drivers stop between two steps, waits end.
     pub(crate) closing: CancellationToken,
     /// Where uploads of images are kept while they arrive.

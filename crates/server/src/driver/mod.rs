@@ -319,7 +319,7 @@ impl Driver {
         self.row = row;
         self.failures = 0;
         if self.row.state != State::Running {
-            self.app.pool.forget(&self.row.id);
+            self.app.ports.forget(self.row.id.as_str());
         }
         self.show();
         Ok(next.effect)
@@ -378,7 +378,7 @@ impl Driver {
             }
         }
         self.app.sandboxes.remove(&self.row.id);
-        self.app.pool.forget(&self.row.id);
+        self.app.ports.forget(self.row.id.as_str());
         tracing::info!(sandbox_id = %self.row.id, "sandbox is gone");
         Next::Gone
     }

@@ -1,61 +1,55 @@
-//! The way to what listens inside a sandbox: its execd and its ports, over HTTP and WebSocket.
-//!
-//! Everything goes through the sandbox's execd socket: execd itself answers for its own port, any other is
-//! reached by a CONNECT tunnel that execd ends at the port. Bodies are streamed both ways as they come, with
-//! the back-pressure of both sides; nothing is collected. A caller that leaves closes the connection behind it.
+//! Calls to what listens inside a sandbox: who may make them, in which state, and to which of its daemons. The way
+//! itself is [`ingress`].
 //!
 //! Pages of a sandbox share this server's origin. They are harmless there, because nothing that a browser sends
 //! by itself (cookies, basic authentication) opens anything, cookies do not pass, and a browser cannot navigate
 //! to a page that wants a token in a header.
 
 mod ask;
-mod connect;
-mod forward;
-mod headers;
 mod isolated;
-pub(crate) mod pool;
-pub(crate) mod target;
-mod upgrade;
 
-#[cfg(test)]
-mod tests;
-
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use http::Method;
-use lifecycle::isolated::SessionId;
+use ingress::target::Target;
+use ingress::{Address, Backend, EXECD_PORT, ErrorKind, Reuse};
 use lifecycle::runtime::ExecdAddress;
 use lifecycle::spec::SandboxId;
 use protocol::error::code;
-use secrecy::SecretString;
 
+use crate::accept::Peer;
 use crate::app::App;
 use crate::errors::ApiError;
 pub(crate) use ask::ask;
-use target::Target;
 
-/// Port of execd's API (published).
-pub(crate) const EXECD_PORT: u16 = 44772;
 /// Port of the network policy API (published).
 pub(crate) const POLICY_PORT: u16 = 18080;
 
-/// One port of one running sandbox.
-pub(crate) struct Backend {
-    pub(crate) id: SandboxId,
-    pub(crate) address: ExecdAddress,
-    pub(crate) token: SecretString,
-    pub(crate) port: u16,
-    /// The isolated session whose execd this is; the sandbox's own otherwise.
-    pub(crate) session: Option<SessionId>,
+/// One call on its way.
+struct Call {
+    backend: Backend,
+    peer: Option<SocketAddr>,
+    request: Request,
+}
+
+impl Call {
+    async fn pass_on(self, app: &Arc<App>) -> Result<Response, ingress::Error> {
+        app.ports.call(&self.backend, self.peer, self.request, ()).await
+    }
 }
 
 /// Answers a call to a port of a sandbox.
-pub(crate) async fn call(State(app): State<Arc<App>>, request: Request) -> Response {
-    match dispatch(&app, request).await {
+pub(crate) async fn call(app: &Arc<App>, request: Request) -> Response {
+    match dispatch(app, request).await {
         Ok(response) => response,
-        Err(error) => error.into_response(),
+        Err(error) => {
+            let mut response = error.into_response();
+            ingress::mark_platform(response.headers_mut());
+            response
+        }
     }
 }
 
@@ -71,30 +65,31 @@ async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError
             format!("{} is not passed on to sandboxes", request.method()),
         ));
     }
-    let id = target.id.to_owned();
-    let rest = target.rest.to_owned();
-    let sandbox = app.running(&id).await?;
+    let sandbox = app.running(target.id).await?;
     if port == POLICY_PORT {
+        let rest = target.rest.to_owned();
         return crate::network::api::call(app, &sandbox, &rest, request).await;
     }
-    let backend = Backend {
-        address: app.runtime.execd(sandbox.id()),
-        token: app.auth.token(&id),
-        id: sandbox.id().clone(),
-        port,
-        session: None,
-    };
-    if port == EXECD_PORT && isolated::is_asked(&rest) {
-        return isolated::call(app, backend, &rest, request).await;
+    let to_sessions = port == EXECD_PORT && isolated::is_asked(target.rest);
+    let backend = backend(app, sandbox.id(), port);
+    let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
+    let call = Call { backend, peer, request };
+    if to_sessions {
+        return isolated::call(app, sandbox.id(), call).await;
     }
-    let answer = if upgrade::is_asked(request.headers()) {
-        upgrade::relay(app, &backend, request).await
-    } else {
-        forward::forward(app, &backend, request).await
-    };
-    if answer.as_ref().is_err_and(|error| error.code == code::BACKEND_CONNECTION_FAILED) && port == EXECD_PORT {
+    let answer = call.pass_on(app).await;
+    if answer.as_ref().is_err_and(|error| error.kind == ErrorKind::Unreachable) {
         // Its execd is gone: perhaps it has ended, and nobody has told its driver yet.
         sandbox.look();
     }
-    answer
+    Ok(answer?)
+}
+
+/// A port of a sandbox, by its own execd.
+fn backend(app: &App, id: &SandboxId, port: u16) -> Backend {
+    let address = match app.runtime.execd(id) {
+        ExecdAddress::Unix(path) => Address::Unix(path),
+        ExecdAddress::Tcp(address) => Address::Tcp(address),
+    };
+    Backend { id: id.as_str().into(), address, token: app.auth.token(id.as_str()), port, reuse: Reuse::Keep }
 }

@@ -14,8 +14,8 @@ use super::query::Query;
 use crate::app::App;
 use crate::errors::ApiError;
 use crate::middleware::Slot;
-use crate::proxy::EXECD_PORT;
-use crate::proxy::target::parse_port;
+use ingress::EXECD_PORT;
+use ingress::target::parse_port;
 
 /// `GET /sandboxes/{id}/endpoints/{port}`: while the sandbox is being made it waits for the outcome, because
 /// the published clients ask right after a create and show whatever comes back.
