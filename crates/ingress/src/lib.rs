@@ -12,6 +12,7 @@ mod connect;
 mod error;
 mod forward;
 mod headers;
+pub mod links;
 mod pool;
 mod relay;
 pub mod target;

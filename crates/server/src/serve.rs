@@ -88,7 +88,7 @@ pub async fn serve(
     let trust = options.config.proxy.trust_forwarded;
     let forwarded = if trust { ingress::Forwarded::Keep } else { ingress::Forwarded::Replace };
     let app = Arc::new(App {
-        auth: Auth::new(&options.api_key, options.secret),
+        auth: Auth::new(&options.api_key, options.secret, options.config.ingress.keys.clone()),
         slots: (limit > 0).then(|| Arc::new(Semaphore::new(limit))),
         config: options.config,
         store,

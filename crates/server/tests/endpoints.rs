@@ -37,8 +37,21 @@ async fn ports_and_parameters_out_of_form_are_refused() {
     server.get(&at("65536")).await.is(400, "SANDBOX::INVALID_PORT");
     assert_eq!(server.get(&at("http")).await.status, 422);
     assert_eq!(server.get(&at("80?use_server_proxy=maybe")).await.status, 422);
-    assert_eq!(server.get(&at("80?expires=99999999999")).await.status, 400);
-    assert_eq!(server.get(&at("80?use_server_proxy=1&expires=1")).await.status, 400);
+    for expires in ["1", "-1", "+99999999999", "soon", "", "18446744073709551616"] {
+        server.get(&at(&format!("80?expires={expires}"))).await.is(400, "SANDBOX::INVALID_PARAMETER");
+    }
+    for refused in [
+        "80?use_server_proxy=1&expires=99999999999",
+        "18080?expires=99999999999",
+        "80?version=2",
+        "80?path=/x",
+        "80?expires=99999999999&version=3",
+        "80?expires=99999999999&version=1&method=GET",
+        "80?expires=99999999999&method=get",
+        "80?expires=99999999999&path=/a/../b",
+    ] {
+        server.get(&at(refused)).await.is(400, "SANDBOX::INVALID_PARAMETER");
+    }
 }
 
 #[tokio::test]

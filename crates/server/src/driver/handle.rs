@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ingress::links::Failures;
 use jiff::Timestamp;
 use lifecycle::spec::SandboxId;
 use lifecycle::state::State;
@@ -35,15 +36,21 @@ pub(crate) struct Sandbox {
     id: SandboxId,
     mailbox: mpsc::Sender<Command>,
     view: watch::Receiver<Arc<Row>>,
+    link_failures: Failures,
 }
 
 impl Sandbox {
     pub(super) fn new(id: SandboxId, mailbox: mpsc::Sender<Command>, view: watch::Receiver<Arc<Row>>) -> Self {
-        Self { id, mailbox, view }
+        Self { id, mailbox, view, link_failures: Failures::default() }
     }
 
     pub(crate) fn id(&self) -> &SandboxId {
         &self.id
+    }
+
+    /// Wrong links to it.
+    pub(crate) fn link_failures(&self) -> &Failures {
+        &self.link_failures
     }
 
     /// The row as it is now.

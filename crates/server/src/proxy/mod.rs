@@ -1,9 +1,9 @@
 //! Calls to what listens inside a sandbox: who may make them, in which state, and to which of its daemons. The way
 //! itself is [`ingress`].
 //!
-//! Pages of a sandbox share this server's origin. They are harmless there, because nothing that a browser sends
-//! by itself (cookies, basic authentication) opens anything, cookies do not pass, and a browser cannot navigate
-//! to a page that wants a token in a header.
+//! Pages of a sandbox lie at this server's address. They are harmless there, because nothing that a browser sends
+//! by itself (cookies, basic authentication) opens anything, cookies do not pass, a browser cannot navigate to a
+//! page that wants a token in a header, and a page that a link opens is an origin of its own.
 
 mod ask;
 mod isolated;
@@ -14,14 +14,17 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use http::Method;
+use ingress::links::Claim;
 use ingress::target::Target;
 use ingress::{Address, Backend, EXECD_PORT, ErrorKind, Reuse};
 use lifecycle::runtime::ExecdAddress;
 use lifecycle::spec::SandboxId;
 use protocol::error::code;
+use protocol::headers;
 
 use crate::accept::Peer;
 use crate::app::App;
+use crate::auth::Secured;
 use crate::errors::ApiError;
 pub(crate) use ask::ask;
 
@@ -56,8 +59,7 @@ pub(crate) async fn call(app: &Arc<App>, request: Request) -> Response {
 async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let target = Target::parse(request.uri().path())
         .ok_or_else(|| ApiError::bad_request(code::INVALID_PARAMETER, "this is not the path of a port"))?;
-    app.auth.check_access(target.id, request.headers())?;
-    let port = target.port()?;
+    let port = authorize(app, &target, &request)?;
     if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
         return Err(ApiError::new(
             http::StatusCode::METHOD_NOT_ALLOWED,
@@ -83,6 +85,30 @@ async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError
         sandbox.look();
     }
     Ok(answer?)
+}
+
+/// The port, if the call may reach it.
+fn authorize(app: &App, target: &Target<'_>, request: &Request) -> Result<u16, ApiError> {
+    let sandbox = app.sandboxes.get(target.id);
+    let secured = match &sandbox {
+        Some(sandbox) if sandbox.row().spec.access.secured => Secured::Yes,
+        _ => Secured::No,
+    };
+    // A token that is sent counts alone, also beside a link (published).
+    let Some(signed) = target.link.filter(|_| !request.headers().contains_key(headers::SECURE_ACCESS)) else {
+        app.auth.check_access(target.id, request.headers(), secured)?;
+        return Ok(target.port()?);
+    };
+    let port = target.port()?;
+    if port == POLICY_PORT {
+        return Err(ApiError::bad_request(code::NOT_SUPPORTED, "links do not open the network policy of a sandbox"));
+    }
+    let (method, rest) = (request.method(), target.rest);
+    let (expires, signature) = (signed.expires, signed.signature);
+    let claim = Claim { id: target.id, port, expires, signature, method, rest };
+    let now = app.now().as_second().unsigned_abs();
+    app.auth.check_link(&claim, now, sandbox.as_ref().map(|sandbox| sandbox.link_failures()))?;
+    Ok(port)
 }
 
 /// A port of a sandbox, by its own execd.
