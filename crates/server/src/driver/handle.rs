@@ -10,6 +10,7 @@ use lifecycle::spec::SandboxId;
 use lifecycle::state::State;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::access::{Access, Accesses};
 use crate::errors::ApiError;
 use crate::network::Edit;
 use crate::store::Row;
@@ -27,6 +28,8 @@ pub(super) enum Command {
     Renew(Timestamp, Reply),
     Patch(BTreeMap<String, Option<String>>, Reply),
     Policy(Edit, Reply),
+    /// It was used, and no other access of this interval renews it.
+    Accessed,
     /// Something may have happened: ask the runtime.
     Look,
 }
@@ -37,11 +40,17 @@ pub(crate) struct Sandbox {
     mailbox: mpsc::Sender<Command>,
     view: watch::Receiver<Arc<Row>>,
     link_failures: Failures,
+    accesses: Arc<Accesses>,
 }
 
 impl Sandbox {
-    pub(super) fn new(id: SandboxId, mailbox: mpsc::Sender<Command>, view: watch::Receiver<Arc<Row>>) -> Self {
-        Self { id, mailbox, view, link_failures: Failures::default() }
+    pub(super) fn new(
+        id: SandboxId,
+        mailbox: mpsc::Sender<Command>,
+        view: watch::Receiver<Arc<Row>>,
+        accesses: Arc<Accesses>,
+    ) -> Self {
+        Self { id, mailbox, view, link_failures: Failures::default(), accesses }
     }
 
     pub(crate) fn id(&self) -> &SandboxId {
@@ -51,6 +60,23 @@ impl Sandbox {
     /// Wrong links to it.
     pub(crate) fn link_failures(&self) -> &Failures {
         &self.link_failures
+    }
+
+    pub(super) fn accesses(&self) -> &Accesses {
+        &self.accesses
+    }
+
+    /// Counts an access until what is returned is dropped.
+    pub(crate) fn access(self: &Arc<Self>) -> Access {
+        Access::begin(self.clone())
+    }
+
+    /// Renews the sandbox if it was made so, once in each `interval`.
+    pub(crate) fn renew_by_access(&self, interval: Duration) {
+        let renews = self.view.borrow().spec.access.renew_extend_seconds.is_some();
+        if renews && self.accesses.takes_renewal(interval) && self.mailbox.try_send(Command::Accessed).is_err() {
+            self.accesses.renewal_failed();
+        }
     }
 
     /// The row as it is now.

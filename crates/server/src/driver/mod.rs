@@ -6,6 +6,7 @@
 //! fetched; a new effect replaces the one under way. It can be killed between any two of these steps: a start
 //! finds the stored state and asks the runtime what is true ([`recovery`]).
 
+mod access;
 mod effects;
 mod handle;
 mod hooks;
@@ -26,6 +27,8 @@ use crate::app::App;
 use crate::errors::ApiError;
 use crate::network::Edit;
 use crate::store::Row;
+pub(crate) use access::Access;
+use access::Accesses;
 pub(crate) use effects::CONSOLE_BYTES;
 use effects::Outcome;
 pub(crate) use handle::Sandbox;
@@ -52,13 +55,15 @@ pub(crate) enum Start {
 pub(crate) fn spawn(app: &Arc<App>, row: Row, start: Start) -> Arc<Sandbox> {
     let (mailbox, commands) = mpsc::channel(MAILBOX);
     let (view, reader) = watch::channel(Arc::new(row.clone()));
-    let sandbox = Arc::new(Sandbox::new(row.id.clone(), mailbox, reader));
+    let accesses = Arc::new(Accesses::new());
+    let sandbox = Arc::new(Sandbox::new(row.id.clone(), mailbox, reader, accesses.clone()));
     app.sandboxes.insert(row.id.clone(), sandbox.clone());
     let grace = app.config.native.grace;
     let driver = Driver {
         app: app.clone(),
         row,
         view: Arc::new(view),
+        accesses,
         job: None,
         look: None,
         look_wanted: false,
@@ -74,6 +79,7 @@ struct Driver {
     app: Arc<App>,
     row: Row,
     view: Arc<watch::Sender<Arc<Row>>>,
+    accesses: Arc<Accesses>,
     /// The effect under way.
     job: Option<BoxFuture<'static, Outcome>>,
     /// A look at what the runtime says, under way.
@@ -173,6 +179,10 @@ impl Driver {
                 let outcome = self.change_policy(&edit).await;
                 self.answer(reply, outcome)
             }
+            Command::Accessed => {
+                self.renew_by_access().await;
+                Next::Continue
+            }
             Command::Look => {
                 self.look_wanted = true;
                 Next::Continue
@@ -204,6 +214,27 @@ impl Driver {
         self.row.expires_at = Some(at);
         self.show();
         Ok(())
+    }
+
+    /// Moves the deadline on because the sandbox is used; never back.
+    async fn renew_by_access(&mut self) {
+        let (Some(extend), Some(current)) = (self.row.spec.access.renew_extend_seconds, self.row.expires_at) else {
+            return;
+        };
+        let at = self.app.now() + Duration::from_secs(extend.into());
+        if self.row.state != State::Running || at <= current {
+            return;
+        }
+        match self.app.store.set_deadline(&self.row.id, at).await {
+            Ok(()) => {
+                self.row.expires_at = Some(at);
+                self.show();
+            }
+            Err(error) => {
+                tracing::warn!(sandbox_id = %self.row.id, error = %crate::wire::chain(&error), "a renewal could not be stored");
+                self.accesses.renewal_failed();
+            }
+        }
     }
 
     async fn patch(&mut self, patch: std::collections::BTreeMap<String, Option<String>>) -> Result<(), ApiError> {

@@ -25,22 +25,28 @@ use protocol::headers;
 use crate::accept::Peer;
 use crate::app::App;
 use crate::auth::Secured;
+use crate::driver::Access;
 use crate::errors::ApiError;
 pub(crate) use ask::ask;
 
 /// Port of the network policy API (published).
 pub(crate) const POLICY_PORT: u16 = 18080;
 
+/// Value of the header with which a call is no access (published).
+const SKIP: &str = "skip";
+
 /// One call on its way.
 struct Call {
     backend: Backend,
     peer: Option<SocketAddr>,
     request: Request,
+    /// Held until the answer has ended.
+    access: Option<Access>,
 }
 
 impl Call {
     async fn pass_on(self, app: &Arc<App>) -> Result<Response, ingress::Error> {
-        app.ports.call(&self.backend, self.peer, self.request, ()).await
+        app.ports.call(&self.backend, self.peer, self.request, self.access).await
     }
 }
 
@@ -67,7 +73,13 @@ async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError
             format!("{} is not passed on to sandboxes", request.method()),
         ));
     }
+    // Whoever only watches neither renews a sandbox nor keeps it awake.
+    let is_access = request.headers().get(headers::ACCESS_RENEW).is_none_or(|value| value != SKIP);
+    let access = app.sandboxes.get(target.id).filter(|_| is_access).map(|sandbox| sandbox.access());
     let sandbox = app.running(target.id).await?;
+    if is_access {
+        sandbox.renew_by_access(app.config.renew_intent.min_interval);
+    }
     if port == POLICY_PORT {
         let rest = target.rest.to_owned();
         return crate::network::api::call(app, &sandbox, &rest, request).await;
@@ -75,7 +87,7 @@ async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError
     let to_sessions = port == EXECD_PORT && isolated::is_asked(target.rest);
     let backend = backend(app, sandbox.id(), port);
     let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
-    let call = Call { backend, peer, request };
+    let call = Call { backend, peer, request, access };
     if to_sessions {
         return isolated::call(app, sandbox.id(), call).await;
     }
