@@ -2,14 +2,20 @@
 
 mod common;
 
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use common::execd::Execd;
 use common::{Answer, KEY, PATIENCE, Server, body_with};
 use http::Request;
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use lifecycle::fake::Call;
+use lifecycle::runtime::ErrorKind;
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
 
 /// A running sandbox whose execd answers.
 async fn sandbox(server: &Server, changes: Value) -> (String, Execd) {
@@ -85,7 +91,7 @@ async fn many_accesses_at_once_renew_once_in_each_interval() {
     let server = Server::with(renewing(Duration::from_secs(1))).await;
     let (id, _execd) = sandbox(&server, extend(300)).await;
     let mut seen = vec![deadline(&server, &id).await];
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(2500) {
         let many = (0..32).map(|_| ping(&server, &id, &[]));
         assert!(futures_util::future::join_all(many).await.iter().all(|answer| answer.status == 200));
@@ -131,4 +137,124 @@ async fn renewal_that_cannot_be_is_refused_at_create() {
     config.renew_intent.enabled = false;
     let server = Server::with(config).await;
     server.post("/v1/sandboxes", body_with(extend(300))).await.is(400, "SANDBOX::API_NOT_SUPPORTED");
+}
+
+/// Seconds without use after which sandboxes of these tests are paused: the least there is.
+const IDLE: u32 = 5;
+
+fn idle() -> Value {
+    json!({ "extensions": { "access.idle.pause.seconds": IDLE.to_string() } })
+}
+
+async fn reason(server: &Server, id: &str) -> String {
+    let found = server.get(&format!("/v1/sandboxes/{id}")).await.json();
+    found["status"]["reason"].as_str().expect("a reason").to_owned()
+}
+
+/// How often the sandbox entered a state by this word.
+async fn count(server: &Server, id: &str, word: &str) -> usize {
+    let events = server.get(&format!("/v1/sandboxes/{id}/diagnostics/events")).await;
+    String::from_utf8_lossy(&events.body).matches(word).count()
+}
+
+#[tokio::test]
+async fn an_unused_sandbox_is_paused_and_one_wake_serves_all_that_come() {
+    let server = Server::start().await;
+    let begun = Instant::now();
+    let (id, execd) = sandbox(&server, idle()).await;
+    server.reaches(&id, "Paused").await;
+    let after = begun.elapsed();
+    assert!(after >= Duration::from_secs(IDLE.into()) && after < Duration::from_secs(8), "{after:?}");
+    assert_eq!(reason(&server, &id).await, "IDLE_PAUSED");
+
+    let looked = server.get(&format!("/v1/sandboxes/{id}/endpoints/44772")).await;
+    assert_eq!((looked.status.as_u16(), server.state(&id).await.as_str()), (200, "Paused"), "looking does not wake");
+    let skipped = ping(&server, &id, &[("OpenSandbox-Access-Renew", "skip")]).await;
+    skipped.is(409, "SANDBOX::SANDBOX_NOT_RUNNING");
+    assert_eq!(server.state(&id).await, "Paused");
+
+    let many = (0..32).map(|_| ping(&server, &id, &[]));
+    let answers = futures_util::future::join_all(many).await;
+    assert!(answers.iter().all(|answer| answer.status == 200), "{answers:?}");
+    assert_eq!(server.state(&id).await, "Running");
+    assert_eq!(count(&server, &id, "RESUMING").await, 1);
+
+    server.reaches(&id, "Paused").await;
+    drop(execd);
+    let server = server.restart().await;
+    let _execd = Execd::serve(server.dir.path().join(format!("{id}.sock")));
+    assert_eq!(server.state(&id).await, "Paused");
+    assert_eq!(ping(&server, &id, &[]).await.status, 200, "it is woken after a restart, too");
+}
+
+#[tokio::test]
+async fn what_goes_on_keeps_a_sandbox_awake() {
+    let server = Server::start().await;
+    let (id, execd) = sandbox(&server, idle()).await;
+    let stream = TcpStream::connect(server.address).await.expect("connects");
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("a handshake");
+    let connection = tokio::spawn(connection);
+    let request = Request::get(format!("/v1/sandboxes/{id}/proxy/44772/endless"))
+        .header("OPEN-SANDBOX-API-KEY", KEY)
+        .body(Full::new(Bytes::new()))
+        .expect("a request");
+    let mut answer = sender.send_request(request).await.expect("an answer");
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(u64::from(IDLE) + 2) {
+        answer.frame().await.expect("a frame").expect("whole");
+    }
+    assert_eq!(server.state(&id).await, "Running", "a stream goes on");
+    execd.running.store(1, Ordering::SeqCst);
+    drop(answer);
+    connection.abort();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(u64::from(IDLE) + 2) {
+        assert_eq!(reason(&server, &id).await, "RUNNING", "a command runs");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    execd.running.store(0, Ordering::SeqCst);
+    server.reaches(&id, "Paused").await;
+    assert_eq!(reason(&server, &id).await, "IDLE_PAUSED");
+}
+
+#[tokio::test]
+async fn a_sandbox_that_was_paused_by_hand_is_not_woken() {
+    let server = Server::start().await;
+    let (asked, _asked) = sandbox(&server, idle()).await;
+    let (unused, _unused) = sandbox(&server, idle()).await;
+    assert_eq!(server.post(&format!("/v1/sandboxes/{asked}/pause"), json!({})).await.status, 202);
+    server.reaches(&unused, "Paused").await;
+    assert_eq!(server.post(&format!("/v1/sandboxes/{unused}/pause"), json!({})).await.status, 202);
+    for id in [&asked, &unused] {
+        assert_eq!(reason(&server, id).await, "PAUSED");
+        ping(&server, id, &[]).await.is(409, "SANDBOX::SANDBOX_NOT_RUNNING");
+        server.post(&format!("/v1/sandboxes/{id}/pause"), json!({})).await.is(409, "SANDBOX::SANDBOX_NOT_RUNNING");
+        assert_eq!(server.post(&format!("/v1/sandboxes/{id}/resume"), json!({})).await.status, 202);
+        assert_eq!(ping(&server, id, &[]).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_wake_that_fails_is_told_and_not_tried_for_ever() {
+    let server = Server::start().await;
+    let (id, _execd) = sandbox(&server, idle()).await;
+    server.reaches(&id, "Paused").await;
+    server.runtime.fail_next(Call::Resume, ErrorKind::Internal, "the freezer is stuck");
+    let refused = ping(&server, &id, &[]).await;
+    refused.is(503, "SANDBOX::SANDBOX_RESUME_FAILED");
+    assert!(refused.message().contains("the freezer is stuck"), "{}", refused.message());
+    ping(&server, &id, &[]).await.is(409, "SANDBOX::SANDBOX_NOT_RUNNING");
+    assert_eq!(server.post(&format!("/v1/sandboxes/{id}/resume"), json!({})).await.status, 202);
+    assert_eq!(ping(&server, &id, &[]).await.status, 200);
+}
+
+#[tokio::test]
+async fn idle_times_out_of_range_are_refused_at_create() {
+    let server = Server::start().await;
+    for seconds in ["4", "86401", "", "5.0", "soon"] {
+        let body = body_with(json!({ "extensions": { "access.idle.pause.seconds": seconds } }));
+        let refused = server.post("/v1/sandboxes", body).await;
+        refused.is(400, "SANDBOX::INVALID_PARAMETER");
+        assert!(refused.message().contains("access.idle.pause.seconds"), "{}", refused.message());
+    }
 }

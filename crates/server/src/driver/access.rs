@@ -33,6 +33,19 @@ impl Accesses {
         i64::try_from(self.start.elapsed().as_millis()).unwrap_or(i64::MAX)
     }
 
+    /// When the sandbox was last used: now, while an access is under way.
+    pub(super) fn last_use(&self) -> Instant {
+        if self.is_used() {
+            return Instant::now();
+        }
+        self.start + Duration::from_millis(self.ended_ms.load(Ordering::SeqCst).unsigned_abs())
+    }
+
+    /// Whether an access is under way.
+    pub(super) fn is_used(&self) -> bool {
+        self.open.load(Ordering::SeqCst) > 0
+    }
+
     /// Takes the one renewal of this interval; `false` when another access has it.
     pub(super) fn takes_renewal(&self, interval: Duration) -> bool {
         let interval = i64::try_from(interval.as_millis()).unwrap_or(i64::MAX);

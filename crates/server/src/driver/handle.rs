@@ -30,6 +30,8 @@ pub(super) enum Command {
     Policy(Edit, Reply),
     /// It was used, and no other access of this interval renews it.
     Accessed,
+    /// An access waits for it.
+    Wake,
     /// Something may have happened: ask the runtime.
     Look,
 }
@@ -128,6 +130,12 @@ impl Sandbox {
     /// Changes what may leave. Once it is asked for it is done, also when the asker goes.
     pub(crate) async fn change_policy(&self, edit: Edit) -> Result<Arc<Row>, ApiError> {
         self.ask(|reply| Command::Policy(edit, reply)).await
+    }
+
+    /// Asks for a sandbox to be woken that nobody used; for others nothing happens.
+    pub(crate) async fn wake(&self) {
+        // Without a driver there is nothing to wake.
+        let _ = self.mailbox.send(Command::Wake).await;
     }
 
     /// Tells the driver to ask the runtime; a full mailbox means that it is awake anyway.

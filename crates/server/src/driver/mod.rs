@@ -10,6 +10,7 @@ mod access;
 mod effects;
 mod handle;
 mod hooks;
+mod idle;
 pub(crate) mod recovery;
 pub(crate) mod sweep;
 
@@ -19,7 +20,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use lifecycle::runtime::{BoxFuture, Exit, Observed, PullAuth, Receipt, RuntimeError};
 use lifecycle::spec::{Network, SandboxSpec};
-use lifecycle::state::{Effect, EndCause, Event, State, reason, step};
+use lifecycle::state::{Effect, EndCause, Event, PauseCause, State, reason, step};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -33,6 +34,7 @@ pub(crate) use effects::CONSOLE_BYTES;
 use effects::Outcome;
 pub(crate) use handle::Sandbox;
 use handle::{Command, Reply};
+use idle::Idleness;
 
 /// Requests that wait for one driver; more than any client has reason to send at once.
 const MAILBOX: usize = 64;
@@ -64,6 +66,7 @@ pub(crate) fn spawn(app: &Arc<App>, row: Row, start: Start) -> Arc<Sandbox> {
         row,
         view: Arc::new(view),
         accesses,
+        idleness: Idleness::new(),
         job: None,
         look: None,
         look_wanted: false,
@@ -80,6 +83,7 @@ struct Driver {
     row: Row,
     view: Arc<watch::Sender<Arc<Row>>>,
     accesses: Arc<Accesses>,
+    idleness: Idleness,
     /// The effect under way.
     job: Option<BoxFuture<'static, Outcome>>,
     /// A look at what the runtime says, under way.
@@ -122,11 +126,18 @@ impl Driver {
                     self.look = None;
                     self.observed(observed).await
                 }
+                quiet = pending(&mut self.idleness.question) => {
+                    self.idleness.question = None;
+                    self.told_whether_idle(quiet).await
+                }
                 command = commands.recv() => match command {
                     Some(command) => self.obey(command).await,
                     None => break,
                 },
-                () = sleep_until(deadline) => self.expire().await,
+                () = sleep_until(deadline) => {
+                    self.ask_whether_idle();
+                    self.expire().await
+                }
             };
             if next == Next::Gone {
                 break;
@@ -145,9 +156,12 @@ impl Driver {
 
     /// When to look at the clock next.
     fn deadline(&self) -> Option<Instant> {
-        let at = self.row.expires_at.filter(|_| self.row.state != State::Stopping)?;
-        let left = Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO);
-        Some(Instant::now() + left.min(MAX_SLEEP))
+        let end = self.row.expires_at.filter(|_| self.row.state != State::Stopping).map(|at| {
+            let left = Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO);
+            Instant::now() + left.min(MAX_SLEEP)
+        });
+        let idle = self.idle_at().map(Instant::from_std);
+        end.into_iter().chain(idle).min()
     }
 
     async fn expire(&mut self) -> Next {
@@ -160,7 +174,11 @@ impl Driver {
 
     async fn obey(&mut self, command: Command) -> Next {
         match command {
-            Command::Pause(reply) => self.request(Event::PauseRequested, reply).await,
+            Command::Pause(reply) if self.row.state == State::Paused && self.row.wakes_on_access() => {
+                let outcome = self.keep_paused().await;
+                self.answer(reply, outcome)
+            }
+            Command::Pause(reply) => self.request(Event::PauseRequested(PauseCause::Asked), reply).await,
             Command::Resume(reply) => self.request(Event::ResumeRequested, reply).await,
             Command::Delete { grace, reply } => {
                 self.grace = grace.unwrap_or(self.grace);
@@ -183,6 +201,7 @@ impl Driver {
                 self.renew_by_access().await;
                 Next::Continue
             }
+            Command::Wake => self.wake().await,
             Command::Look => {
                 self.look_wanted = true;
                 Next::Continue
@@ -349,6 +368,7 @@ impl Driver {
         tracing::info!(sandbox_id = %row.id, from = %self.row.state, to = %row.state, reason = %row.reason, "state changed");
         self.row = row;
         self.failures = 0;
+        self.used_now();
         if self.row.state != State::Running {
             self.app.ports.forget(self.row.id.as_str());
         }
@@ -383,7 +403,10 @@ impl Driver {
                 if matches!(event, Event::DestroyFailed { .. }) {
                     self.failures = self.failures.saturating_add(1);
                 }
-                self.fact(event, None).await
+                match self.fact(event, None).await {
+                    Next::Continue => self.wake_if_wanted().await,
+                    Next::Gone => Next::Gone,
+                }
             }
             Outcome::CleanFailed => {
                 self.failures = self.failures.saturating_add(1);

@@ -211,7 +211,7 @@ async fn pass_on(
 }
 
 /// The execd of a session. Connections to it are not kept: sessions are many and their calls few.
-fn to_session(runtime: &dyn Isolated, sandbox: &SandboxId, backend: &Backend, id: &SessionId) -> Backend {
+pub(super) fn to_session(runtime: &dyn Isolated, sandbox: &SandboxId, backend: &Backend, id: &SessionId) -> Backend {
     Backend { address: Address::Unix(runtime.address(sandbox, id)), reuse: Reuse::Never, ..backend.clone() }
 }
 
@@ -238,7 +238,7 @@ fn failed(error: RuntimeError) -> ApiError {
 
 /// Asks an execd something on behalf of this server. Its answer is hostile input: bounded, and used for its own sandbox
 /// only.
-async fn ask<T: serde::de::DeserializeOwned>(
+pub(super) async fn ask<T: serde::de::DeserializeOwned>(
     app: &Arc<App>,
     backend: &Backend,
     path: &str,

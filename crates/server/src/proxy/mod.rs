@@ -7,6 +7,7 @@
 
 mod ask;
 mod isolated;
+mod quiet;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,11 +24,12 @@ use protocol::error::code;
 use protocol::headers;
 
 use crate::accept::Peer;
-use crate::app::App;
+use crate::app::{App, Wake};
 use crate::auth::Secured;
 use crate::driver::Access;
 use crate::errors::ApiError;
 pub(crate) use ask::ask;
+pub(crate) use quiet::quiet;
 
 /// Port of the network policy API (published).
 pub(crate) const POLICY_PORT: u16 = 18080;
@@ -76,7 +78,7 @@ async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError
     // Whoever only watches neither renews a sandbox nor keeps it awake.
     let is_access = request.headers().get(headers::ACCESS_RENEW).is_none_or(|value| value != SKIP);
     let access = app.sandboxes.get(target.id).filter(|_| is_access).map(|sandbox| sandbox.access());
-    let sandbox = app.running(target.id).await?;
+    let sandbox = app.running(target.id, if is_access { Wake::Yes } else { Wake::No }).await?;
     if is_access {
         sandbox.renew_by_access(app.config.renew_intent.min_interval);
     }

@@ -11,7 +11,7 @@ use protocol::lifecycle::Endpoint;
 use secrecy::ExposeSecret as _;
 
 use super::query::Query;
-use crate::app::App;
+use crate::app::{App, Wake};
 use crate::errors::ApiError;
 use crate::middleware::Slot;
 use crate::proxy::POLICY_PORT;
@@ -37,7 +37,11 @@ pub(super) async fn look_up(
         return Err(ApiError::bad_request(code::INVALID_PARAMETER, problem));
     }
     slot.release();
-    let sandbox = app.running(&id).await?;
+    let mut sandbox = app.sandbox(&id)?;
+    // The first access will wake it; to say where that goes need not.
+    if !sandbox.row().wakes_on_access() {
+        sandbox = app.running(&id, Wake::No).await?;
+    }
     let authority = authority(&app, &headers)?;
     let prefix = if uri.path().starts_with("/v1/") { "/v1" } else { "" };
     if let Some(Asked { expires, version }) = link {
