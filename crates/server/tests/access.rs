@@ -100,10 +100,9 @@ async fn many_accesses_at_once_renew_once_in_each_interval() {
             seen.push(now);
         }
     }
-    // One renewal at the start, one after each second.
-    assert!((3..=4).contains(&seen.len()), "{seen:?}");
-    let least = seen[1..].windows(2).map(|two| two[1].duration_since(two[0]).as_millis()).min();
-    assert!(least >= Some(990), "{seen:?}");
+    let most = begun.elapsed().as_secs() as usize + 1;
+    let renewals = seen.len() - 1;
+    assert!(renewals >= 2 && renewals <= most, "{renewals} renewals, at most {most} are due: {seen:?}");
 }
 
 #[tokio::test]

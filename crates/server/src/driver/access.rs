@@ -79,3 +79,26 @@ impl Drop for Access {
         accesses.open.fetch_sub(1, Ordering::SeqCst);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Accesses;
+
+    #[test]
+    fn of_many_accesses_at_once_one_renews() {
+        let accesses = Accesses::new();
+        let renew = || usize::from(accesses.takes_renewal(Duration::from_secs(60)));
+        let count = || {
+            std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..16).map(|_| scope.spawn(renew)).collect();
+                threads.into_iter().map(|thread| thread.join().expect("no panic")).sum::<usize>()
+            })
+        };
+        assert_eq!((count(), count()), (1, 0));
+        accesses.renewal_failed();
+        assert_eq!(count(), 1);
+        assert!(accesses.takes_renewal(Duration::ZERO), "the next interval has its own");
+    }
+}
