@@ -71,7 +71,7 @@ pub(crate) async fn open(backend: &Backend) -> Result<Box<dyn Duplex>, Error> {
 }
 
 async fn open_once(backend: &Backend) -> Result<Box<dyn Duplex>, Problem> {
-    let stream: Box<dyn Duplex> = match &backend.address {
+    let stream: Box<dyn Duplex> = match &backend.daemon.address {
         Address::Unix(path) => Box::new(connect_unix(path).await?),
         Address::Tcp(address) => {
             let stream = TcpStream::connect(address).await?;
@@ -107,7 +107,7 @@ async fn tunnel(mut stream: Box<dyn Duplex>, backend: &Backend) -> Result<Box<dy
     let port = backend.port;
     let head = format!(
         "CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{EXECD_ACCESS_TOKEN}: {}\r\n\r\n",
-        backend.token.expose_secret()
+        backend.daemon.token.expose_secret()
     );
     stream.write_all(head.as_bytes()).await?;
     let mut answer = BytesMut::with_capacity(512);

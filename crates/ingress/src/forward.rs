@@ -43,9 +43,9 @@ impl Ports {
         let (response, sender) = self.send(backend, request, &activity).await?;
         let (mut head, body) = response.into_parts();
         for_caller(&mut head.headers, &prefix);
-        let back = (backend.reuse == Reuse::Keep).then(|| GiveBack {
+        let back = (backend.daemon.reuse == Reuse::Keep).then(|| GiveBack {
             ports: self.clone(),
-            id: backend.id.clone(),
+            id: backend.daemon.id.clone(),
             port: backend.port,
             sender,
         });
@@ -101,8 +101,8 @@ impl Ports {
 
     /// An idle connection, where there may be one.
     async fn idle(&self, backend: &Backend) -> Option<SendRequest<Body>> {
-        match backend.reuse {
-            Reuse::Keep => self.pool.take(&backend.id, backend.port).await,
+        match backend.daemon.reuse {
+            Reuse::Keep => self.pool.take(&backend.daemon.id, backend.port).await,
             Reuse::Never => None,
         }
     }

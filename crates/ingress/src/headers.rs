@@ -91,7 +91,7 @@ pub(crate) fn for_backend(
         HeaderValue::try_from(format!("127.0.0.1:{}", backend.port)).expect("an address is a header value"),
     );
     if backend.port == EXECD_PORT {
-        headers.insert(HeaderName::from_static(names::EXECD_ACCESS_TOKEN), secret_value(&backend.token));
+        headers.insert(HeaderName::from_static(names::EXECD_ACCESS_TOKEN), secret_value(&backend.daemon.token));
     }
     headers
 }

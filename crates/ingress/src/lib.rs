@@ -59,19 +59,25 @@ pub enum Reuse {
     Never,
 }
 
+/// The execd of one sandbox, or of one isolated session in it.
+pub struct Daemon {
+    /// Which sandbox.
+    pub id: Arc<str>,
+    /// Where it listens.
+    pub address: Address,
+    /// The token that it wants.
+    pub token: SecretString,
+    /// Whether connections are kept.
+    pub reuse: Reuse,
+}
+
 /// One port of one running sandbox.
 #[derive(Clone)]
 pub struct Backend {
-    /// Which sandbox.
-    pub id: Arc<str>,
-    /// Its execd.
-    pub address: Address,
-    /// The token that execd wants.
-    pub token: SecretString,
-    /// Which port of it.
+    /// By whom it is reached.
+    pub daemon: Arc<Daemon>,
+    /// Which port.
     pub port: u16,
-    /// Whether connections are kept.
-    pub reuse: Reuse,
 }
 
 /// The connections to ports, shared by all calls.

@@ -57,8 +57,13 @@ impl Auth {
 
     /// Checks a call to a port of a sandbox: the API key or the sandbox's token, in any of their headers. Where
     /// secure access was asked for the key is not enough, and a wrong token is not made good by another.
-    pub(crate) fn check_access(&self, id: &str, headers: &HeaderMap, access: Secured) -> Result<(), ApiError> {
-        let expected = hash(self.token(id).expose_secret().as_bytes());
+    pub(crate) fn check_access(
+        &self,
+        token: &SecretString,
+        headers: &HeaderMap,
+        access: Secured,
+    ) -> Result<(), ApiError> {
+        let expected = hash(token.expose_secret().as_bytes());
         let is_token = |value: &HeaderValue| same(&hash(value.as_bytes().trim_ascii()), &expected);
         let opens = match (access, headers.get(headers::SECURE_ACCESS)) {
             (Secured::Yes, Some(token)) => is_token(token),

@@ -29,6 +29,21 @@ async fn execd_and_policy_ports_always_resolve_with_the_prefix_as_called() {
 }
 
 #[tokio::test]
+async fn os_014_clients_are_told_the_outer_address_and_the_server_uses_the_inner_one() {
+    let mut config = server::Config::default();
+    config.server.eip = Some("outer.example:443".to_owned());
+    let server = Server::with(config).await;
+    let id = server.create(json!({})).await;
+    let _execd = common::execd::Execd::serve(server.dir.path().join(format!("{id}.sock")));
+    for query in ["", "?use_server_proxy=true", "?expires=99999999999"] {
+        let found = server.get(&format!("/v1/sandboxes/{id}/endpoints/44772{query}")).await.json();
+        let endpoint = found["endpoint"].as_str().expect("an endpoint").to_owned();
+        let path = endpoint.strip_prefix("outer.example:443").expect("the outer address");
+        assert_eq!(server.get(&format!("{path}/ping")).await.status, 200, "whatever the outer address leads to");
+    }
+}
+
+#[tokio::test]
 async fn ports_and_parameters_out_of_form_are_refused() {
     let server = Server::start().await;
     let id = server.create(json!({})).await;

@@ -1,9 +1,10 @@
 //! What the rest of the server holds of a sandbox: its present row and its driver's mailbox.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use ingress::Daemon;
 use ingress::links::Failures;
 use jiff::Timestamp;
 use lifecycle::spec::SandboxId;
@@ -43,6 +44,8 @@ pub(crate) struct Sandbox {
     view: watch::Receiver<Arc<Row>>,
     link_failures: Failures,
     accesses: Arc<Accesses>,
+    /// The way to its execd, made at the first call.
+    daemon: OnceLock<Arc<Daemon>>,
 }
 
 impl Sandbox {
@@ -52,11 +55,16 @@ impl Sandbox {
         view: watch::Receiver<Arc<Row>>,
         accesses: Arc<Accesses>,
     ) -> Self {
-        Self { id, mailbox, view, link_failures: Failures::default(), accesses }
+        Self { id, mailbox, view, link_failures: Failures::default(), accesses, daemon: OnceLock::new() }
     }
 
     pub(crate) fn id(&self) -> &SandboxId {
         &self.id
+    }
+
+    /// The way to its execd.
+    pub(crate) fn daemon(&self, make: impl FnOnce(&SandboxId) -> Daemon) -> Arc<Daemon> {
+        self.daemon.get_or_init(|| Arc::new(make(&self.id))).clone()
     }
 
     /// Wrong links to it.

@@ -29,7 +29,7 @@ pub(crate) async fn ask(app: &Arc<App>, id: &SandboxId, path: &str) -> Result<By
         .uri(path)
         .header(header::HOST, format!("127.0.0.1:{EXECD_PORT}"))
         .header(header::CONTENT_LENGTH, 0)
-        .header(EXECD_ACCESS_TOKEN, secret_value(&backend.token))
+        .header(EXECD_ACCESS_TOKEN, secret_value(&backend.daemon.token))
         .body(Body::empty())
         .expect("our paths and tokens are valid in HTTP");
     read(app.ports.ask(&backend, request).await?, MAX_ANSWER_BYTES).await

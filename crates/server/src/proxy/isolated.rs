@@ -13,7 +13,7 @@ use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use ingress::target::Target;
-use ingress::{Address, Backend, ErrorKind as PortErrorKind, Reuse, secret_value};
+use ingress::{Address, Backend, Daemon, ErrorKind as PortErrorKind, Reuse, secret_value};
 use lifecycle::isolated::{Isolated, Record, Seen, SessionId, Start, admit};
 use lifecycle::runtime::{ErrorKind, RuntimeError};
 use lifecycle::spec::SandboxId;
@@ -126,7 +126,7 @@ async fn create(app: &Arc<App>, runtime: &dyn Isolated, sandbox: &SandboxId, cal
     let record = Record { id: id.clone(), created_ms: now.as_millisecond(), asked };
     let boot = BootConfig {
         sandbox_id: sandbox.to_string(),
-        token: Some(backend.token.expose_secret().to_owned()),
+        token: Some(backend.daemon.token.expose_secret().to_owned()),
         env: surroundings.env,
         entrypoint: Vec::new(),
         cwd: None,
@@ -212,7 +212,10 @@ async fn pass_on(
 
 /// The execd of a session. Connections to it are not kept: sessions are many and their calls few.
 pub(super) fn to_session(runtime: &dyn Isolated, sandbox: &SandboxId, backend: &Backend, id: &SessionId) -> Backend {
-    Backend { address: Address::Unix(runtime.address(sandbox, id)), reuse: Reuse::Never, ..backend.clone() }
+    let Daemon { id: of, token, .. } = &*backend.daemon;
+    let address = Address::Unix(runtime.address(sandbox, id));
+    let daemon = Daemon { id: of.clone(), address, token: token.clone(), reuse: Reuse::Never };
+    Backend { daemon: Arc::new(daemon), port: backend.port }
 }
 
 async fn find(runtime: &dyn Isolated, sandbox: &SandboxId, id: &str) -> Result<Seen, ApiError> {
@@ -246,7 +249,7 @@ pub(super) async fn ask<T: serde::de::DeserializeOwned>(
 ) -> Result<T, ApiError> {
     let request = http::Request::get(path)
         .header(http::header::HOST, "sandbox")
-        .header(headers::EXECD_ACCESS_TOKEN, secret_value(&backend.token))
+        .header(headers::EXECD_ACCESS_TOKEN, secret_value(&backend.daemon.token))
         .body(Body::empty())
         .map_err(|_| ApiError::internal("ask the sandbox's execd"))?;
     let bytes = tokio::time::timeout(ASK_LIMIT, exchange(app, backend, request, most_bytes)).await;

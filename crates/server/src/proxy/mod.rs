@@ -17,7 +17,7 @@ use axum::response::{IntoResponse, Response};
 use http::Method;
 use ingress::links::Claim;
 use ingress::target::Target;
-use ingress::{Address, Backend, EXECD_PORT, ErrorKind, Reuse};
+use ingress::{Address, Backend, Daemon, EXECD_PORT, ErrorKind, Reuse};
 use lifecycle::runtime::ExecdAddress;
 use lifecycle::spec::SandboxId;
 use protocol::error::code;
@@ -87,7 +87,7 @@ async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError
         return crate::network::api::call(app, &sandbox, &rest, request).await;
     }
     let to_sessions = port == EXECD_PORT && isolated::is_asked(target.rest);
-    let backend = backend(app, sandbox.id(), port);
+    let backend = Backend { daemon: sandbox.daemon(|id| daemon(app, id)), port };
     let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
     let call = Call { backend, peer, request, access };
     if to_sessions {
@@ -110,7 +110,11 @@ fn authorize(app: &App, target: &Target<'_>, request: &Request) -> Result<u16, A
     };
     // A token that is sent counts alone, also beside a link (published).
     let Some(signed) = target.link.filter(|_| !request.headers().contains_key(headers::SECURE_ACCESS)) else {
-        app.auth.check_access(target.id, request.headers(), secured)?;
+        let headers = request.headers();
+        match &sandbox {
+            Some(sandbox) => app.auth.check_access(&sandbox.daemon(|id| daemon(app, id)).token, headers, secured)?,
+            None => app.auth.check_access(&app.auth.token(target.id), headers, secured)?,
+        }
         return Ok(target.port()?);
     };
     let port = target.port()?;
@@ -127,9 +131,13 @@ fn authorize(app: &App, target: &Target<'_>, request: &Request) -> Result<u16, A
 
 /// A port of a sandbox, by its own execd.
 fn backend(app: &App, id: &SandboxId, port: u16) -> Backend {
+    Backend { daemon: Arc::new(daemon(app, id)), port }
+}
+
+fn daemon(app: &App, id: &SandboxId) -> Daemon {
     let address = match app.runtime.execd(id) {
         ExecdAddress::Unix(path) => Address::Unix(path),
         ExecdAddress::Tcp(address) => Address::Tcp(address),
     };
-    Backend { id: id.as_str().into(), address, token: app.auth.token(id.as_str()), port, reuse: Reuse::Keep }
+    Daemon { id: id.as_str().into(), address, token: app.auth.token(id.as_str()), reuse: Reuse::Keep }
 }
