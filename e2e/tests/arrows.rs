@@ -7,16 +7,17 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Crate, and the crates of this workspace it may depend on. A crate that is not listed may not exist.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: [(&str, &[&str]); 14] = [
     ("protocol", &[]),
     ("telemetry", &[]),
     ("archive", &[]),
     ("image", &["archive"]),
+    ("ingress", &["protocol"]),
     ("lifecycle", &["protocol"]),
     ("execd", &["protocol", "archive"]),
     ("egress", &["protocol"]),
     ("runtime-native", &["protocol", "lifecycle", "image"]),
-    ("server", &["protocol", "lifecycle", "telemetry", "image", "runtime-native", "egress"]),
+    ("server", &["protocol", "lifecycle", "telemetry", "image", "ingress", "runtime-native", "egress"]),
     ("osb", &["protocol", "archive", "lifecycle", "telemetry", "image", "runtime-native", "egress", "server"]),
     ("e2e", &[]),
     ("fuzz", &[]),

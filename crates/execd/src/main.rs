@@ -7,6 +7,7 @@
 //! It is the sandbox's own: its word is never the record of anything outside, and it holds no secret but
 //! the token that opens it.
 
+mod activity;
 mod blocking;
 mod clock;
 mod code;

@@ -92,6 +92,9 @@ pub struct SandboxSpec {
     /// How often that was changed.
     #[serde(default)]
     pub policy_revision: u64,
+    /// What calls to its ports need and do.
+    #[serde(default)]
+    pub access: Access,
 }
 
 /// Most ranges of addresses that one sandbox may reach: their rules fit into one message to a kernel.
@@ -111,6 +114,18 @@ pub enum Network {
         /// by the kernel. Names are asked for in any case.
         reachable: Vec<Cidr>,
     },
+}
+
+/// What calls to a sandbox's ports need and do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Access {
+    /// Whether only the sandbox's own token or a signed link opens its ports (`secureAccess`); the API key does not.
+    pub secured: bool,
+    /// Seconds by which an access moves the deadline on.
+    pub renew_extend_seconds: Option<u32>,
+    /// Seconds without access after which the sandbox is paused until the next.
+    pub idle_pause_seconds: Option<u32>,
 }
 
 impl SandboxSpec {

@@ -8,6 +8,8 @@ use crate::commands::command::CommandCommand;
 use crate::commands::config::ConfigCommand;
 use crate::commands::file::FileCommand;
 use crate::commands::image::ImageCommand;
+use crate::commands::open::OpenArgs;
+use crate::commands::port_forward::PortForwardArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::sandbox::SandboxCommand;
 use crate::commands::shell::ShellArgs;
@@ -95,6 +97,10 @@ pub enum Command {
     /// Read, write and copy files of a sandbox
     #[command(subcommand)]
     File(FileCommand),
+    /// Let ports of this machine lead to ports of a sandbox
+    PortForward(PortForwardArgs),
+    /// Make a link to a port of a sandbox and open it
+    Open(OpenArgs),
     /// Fetch, import and remove images
     #[command(subcommand)]
     Image(ImageCommand),

@@ -22,7 +22,7 @@ mod units;
 
 use cli::{Cli, Command, Global};
 use commands::signals::Signals;
-use commands::{Context, Outcome, command, config, doctor, file, image, run, sandbox, shell};
+use commands::{Context, Outcome, command, config, doctor, file, image, open, port_forward, run, sandbox, shell};
 use failure::Failure;
 use output::{Format, Printer};
 use settings::Settings;
@@ -111,6 +111,8 @@ async fn dispatch(command: &Command, ctx: &Context) -> Outcome {
         Command::Command(command) => command::run(ctx, command).await,
         Command::Shell(args) => shell::run(ctx, args).await,
         Command::File(command) => interruptible(file::run(ctx, command)).await,
+        Command::PortForward(args) => port_forward::run(ctx, args).await,
+        Command::Open(args) => interruptible(open::run(ctx, args)).await,
         Command::Image(command) => interruptible(image::run(ctx, command)).await,
         Command::Config(command) => config::run(ctx, command),
         Command::Server(_)

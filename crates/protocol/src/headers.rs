@@ -8,6 +8,8 @@ pub const EXECD_ACCESS_TOKEN: &str = "x-execd-access-token";
 pub const SECURE_ACCESS: &str = "opensandbox-secure-access";
 /// Opts one proxied request out of renew-on-access (`skip`).
 pub const ACCESS_RENEW: &str = "opensandbox-access-renew";
+/// Tells errors of the platform (`platform`) from answers of what runs in a sandbox, which never carry it.
+pub const ERROR_SOURCE: &str = "opensandbox-error-source";
 /// Identifies a request in answers, logs and errors; echoed when the client sends one.
 pub const REQUEST_ID: &str = "x-request-id";
 /// Byte offset to read a background command's log from next.

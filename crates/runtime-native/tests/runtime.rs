@@ -46,6 +46,7 @@ fn spec(image: &str, entrypoint: &[&str]) -> SandboxSpec {
         network: Network::None,
         policy: None,
         policy_revision: 0,
+        access: Default::default(),
     }
 }
 

@@ -1,18 +1,19 @@
 //! Accepts connections, serves HTTP/1.1 on them, and ends them in good order.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::Request;
+use axum::body::Body;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::Service as _;
+
+use crate::routes::Routes;
 
 /// Connections served at the same time; each costs a descriptor here and up to one at a sandbox.
 const MAX_CONNECTIONS: usize = 16_384;
@@ -39,7 +40,7 @@ pub(crate) struct Connections {
 /// Accepts until `stop`.
 pub(crate) async fn accept(
     listener: TcpListener,
-    router: Router,
+    routes: Routes,
     keep_alive: Duration,
     stop: impl Future<Output = ()>,
 ) -> Connections {
@@ -64,12 +65,12 @@ pub(crate) async fn accept(
             }
         };
         let (draining, ended) = (connections.draining.clone(), connections.ended.clone());
-        let router = router.clone();
+        let routes = routes.clone();
         connections.tasks.spawn(async move {
             let _place = place;
             tokio::select! {
                 () = ended.cancelled() => {}
-                () = serve_one(stream, peer, router, keep_alive, draining) => {}
+                () = serve_one(stream, peer, routes, keep_alive, draining) => {}
             }
         });
     }
@@ -92,7 +93,7 @@ impl Connections {
 async fn serve_one(
     stream: TcpStream,
     peer: SocketAddr,
-    router: Router,
+    routes: Routes,
     keep_alive: Duration,
     draining: CancellationToken,
 ) {
@@ -100,9 +101,10 @@ async fn serve_one(
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "set TCP_NODELAY");
     }
-    let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+    let service = hyper::service::service_fn(move |mut request: http::Request<Incoming>| {
         request.extensions_mut().insert(Peer(peer));
-        router.clone().call(request)
+        let answer = routes.clone().answer(request.map(Body::new));
+        async move { Ok::<_, Infallible>(answer.await) }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())

@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use lifecycle::runtime::Runtime;
 use lifecycle::spec::SandboxId;
-use lifecycle::state::State;
+use lifecycle::state::{Event, State, reason};
 use protocol::error::code;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +19,6 @@ use crate::config::Config;
 use crate::driver::Sandbox;
 use crate::errors::{ApiError, create_failure};
 use crate::network::Network;
-use crate::proxy::pool::Pool;
 use crate::store::{Row, Store};
 use crate::wire;
 
@@ -34,15 +33,14 @@ pub(crate) struct App {
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) images: Option<image::Store>,
     pub(crate) sandboxes: Registry,
-    pub(crate) pool: Pool,
     /// What leaves sandboxes.
     pub(crate) network: Network,
+    /// The way to ports.
+    pub(crate) ports: Arc<ingress::Ports>,
     /// Requests that may be worked on at the same time; `None` when there is no limit.
     pub(crate) slots: Option<Arc<Semaphore>>,
     /// Every task that the server starts.
     pub(crate) tasks: TaskTracker,
-    /// WebSockets that are relayed; a stop gives them the same time as other requests.
-    pub(crate) relays: TaskTracker,
     /// Set when the server ends: drivers stop between two steps, waits end.
     pub(crate) closing: CancellationToken,
     /// Where uploads of images are kept while they arrive.
@@ -62,13 +60,19 @@ impl App {
         self.sandboxes.get(id).ok_or_else(|| ApiError::not_found(id))
     }
 
-    /// Waits until the sandbox runs: the way to its execd is open. Anything else is an error with its cause.
-    pub(crate) async fn running(&self, id: &str) -> Result<Arc<Sandbox>, ApiError> {
+    /// Waits until the sandbox runs: the way to its execd is open. Anything else is an error with its cause. An access
+    /// wakes a sandbox that is paused because nobody used it; all that come meanwhile wait for the same wake.
+    pub(crate) async fn running(&self, id: &str, wake: Wake) -> Result<Arc<Sandbox>, ApiError> {
         let sandbox = self.sandbox(id)?;
         if sandbox.state() == State::Running {
             return Ok(sandbox);
         }
-        let on_its_way = |row: &Row| matches!(row.state, State::Pending | State::Resuming);
+        let wakes = wake == Wake::Yes && sandbox.row().wakes_on_access();
+        if wakes {
+            sandbox.wake().await;
+        }
+        let on_its_way =
+            |row: &Row| matches!(row.state, State::Pending | State::Resuming) || (wakes && row.wakes_on_access());
         let row = sandbox.wait(|row| !on_its_way(row), OUTCOME_WAIT).await.ok_or_else(|| ApiError::not_found(id))?;
         match row.state {
             State::Running => Ok(sandbox),
@@ -78,6 +82,11 @@ impl App {
                 code::POD_IP_NOT_AVAILABLE,
                 format!("the sandbox is still {}: {}", row.state, row.message),
             )),
+            State::Paused if wakes && row.reason == wake_failed() => Err(ApiError::new(
+                http::StatusCode::SERVICE_UNAVAILABLE,
+                code::RESUME_FAILED,
+                format!("the sandbox was paused because nobody used it, and could not be woken: {}", row.message),
+            )),
             State::Paused | State::Pausing => {
                 Err(ApiError::conflict(code::NOT_RUNNING, format!("the sandbox is {}; resume it first", row.state)))
             }
@@ -86,6 +95,18 @@ impl App {
             }
         }
     }
+}
+
+/// Whether a call is an access that wakes a sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wake {
+    Yes,
+    No,
+}
+
+/// The reason word of a sandbox that could not be thawed.
+fn wake_failed() -> String {
+    reason(&Event::ResumeFailed { message: String::new() }).0
 }
 
 /// Why a sandbox that has ended cannot be reached.

@@ -77,6 +77,30 @@ impl IntoResponse for ApiError {
     }
 }
 
+impl From<ingress::Error> for ApiError {
+    fn from(error: ingress::Error) -> Self {
+        use ingress::ErrorKind;
+        let (status, code) = match error.kind {
+            ErrorKind::NoPort => {
+                let loc = ["path".to_owned(), "port".to_owned()];
+                return Self::invalid(code::INVALID_PARAMETER, "int_parsing", &loc, error.message);
+            }
+            ErrorKind::PortRange => (StatusCode::BAD_REQUEST, code::INVALID_PORT),
+            ErrorKind::Invalid => (StatusCode::BAD_REQUEST, code::INVALID_PARAMETER),
+            ErrorKind::Unreachable | ErrorKind::NotListening => {
+                let error = Self::new(StatusCode::BAD_GATEWAY, code::BACKEND_CONNECTION_FAILED, error.message);
+                return error.retry_after(RETRY_AFTER_SECONDS);
+            }
+            ErrorKind::Broken => (StatusCode::BAD_GATEWAY, code::BACKEND_RESPONSE_FAILED),
+            ErrorKind::TimedOut => (StatusCode::GATEWAY_TIMEOUT, code::BACKEND_TIMEOUT),
+        };
+        Self::new(status, code, error.message)
+    }
+}
+
+/// When a caller should try again whose port does not listen yet.
+const RETRY_AFTER_SECONDS: u32 = 1;
+
 impl From<lifecycle::admit::Refusal> for ApiError {
     fn from(refusal: lifecycle::admit::Refusal) -> Self {
         let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST);

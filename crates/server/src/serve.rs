@@ -15,7 +15,6 @@ use crate::auth::Auth;
 use crate::config::Config;
 use crate::driver::{self, Start, sweep};
 use crate::network::{Egress, Network};
-use crate::proxy::pool::Pool;
 use crate::store::Store;
 use crate::{accept, routes};
 
@@ -85,19 +84,21 @@ pub async fn serve(
     let network = Network::new(options.egress, options.config.egress.clone(), names);
     network.configure().await;
     let limit = options.config.server.limit_concurrency;
+    let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
+    let trust = options.config.proxy.trust_forwarded;
+    let forwarded = if trust { ingress::Forwarded::Keep } else { ingress::Forwarded::Replace };
     let app = Arc::new(App {
-        auth: Auth::new(&options.api_key, options.secret),
+        auth: Auth::new(&options.api_key, options.secret, options.config.ingress.keys.clone()),
         slots: (limit > 0).then(|| Arc::new(Semaphore::new(limit))),
         config: options.config,
         store,
         runtime,
         images,
         sandboxes: Registry::default(),
-        pool: Pool::default(),
         network,
-        tasks: TaskTracker::new(),
-        relays: TaskTracker::new(),
-        closing: CancellationToken::new(),
+        ports: ingress::Ports::new(forwarded, tasks.clone(), closing.clone()),
+        tasks,
+        closing,
         uploads,
         leased: options.leased,
     });
@@ -108,19 +109,19 @@ pub async fn serve(
     app.tasks.spawn(crate::network::keep(app.clone()));
     app.tasks.spawn(sweep::ends(app.clone()));
     app.tasks.spawn(sweep::rounds(app.clone()));
-    app.tasks.spawn(crate::proxy::pool::expire(app.clone()));
+    app.tasks.spawn(app.ports.clone().expire());
 
     let server = &app.config.server;
-    let connections = accept::accept(listener, routes::router(&app), server.timeout_keep_alive, stop).await;
+    let connections = accept::accept(listener, routes::Routes::new(&app), server.timeout_keep_alive, stop).await;
     tracing::info!("server stops");
     let deadline = tokio::time::Instant::now() + server.timeout_graceful_shutdown;
     connections.close(server.timeout_graceful_shutdown).await;
-    app.relays.close();
+    // WebSockets and tunnels get the same time as other requests.
     // What is left is ended with everything else.
-    let _ = tokio::time::timeout_at(deadline, app.relays.wait()).await;
+    let _ = tokio::time::timeout_at(deadline, app.ports.relays_end()).await;
     app.closing.cancel();
     app.tasks.close();
-    app.relays.wait().await;
+    app.ports.relays_end().await;
     app.tasks.wait().await;
     app.store.close().await;
     Ok(())

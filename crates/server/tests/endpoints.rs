@@ -29,6 +29,21 @@ async fn execd_and_policy_ports_always_resolve_with_the_prefix_as_called() {
 }
 
 #[tokio::test]
+async fn os_014_clients_are_told_the_outer_address_and_the_server_uses_the_inner_one() {
+    let mut config = server::Config::default();
+    config.server.eip = Some("outer.example:443".to_owned());
+    let server = Server::with(config).await;
+    let id = server.create(json!({})).await;
+    let _execd = common::execd::Execd::serve(server.dir.path().join(format!("{id}.sock")));
+    for query in ["", "?use_server_proxy=true", "?expires=99999999999"] {
+        let found = server.get(&format!("/v1/sandboxes/{id}/endpoints/44772{query}")).await.json();
+        let endpoint = found["endpoint"].as_str().expect("an endpoint").to_owned();
+        let path = endpoint.strip_prefix("outer.example:443").expect("the outer address");
+        assert_eq!(server.get(&format!("{path}/ping")).await.status, 200, "whatever the outer address leads to");
+    }
+}
+
+#[tokio::test]
 async fn ports_and_parameters_out_of_form_are_refused() {
     let server = Server::start().await;
     let id = server.create(json!({})).await;
@@ -37,8 +52,21 @@ async fn ports_and_parameters_out_of_form_are_refused() {
     server.get(&at("65536")).await.is(400, "SANDBOX::INVALID_PORT");
     assert_eq!(server.get(&at("http")).await.status, 422);
     assert_eq!(server.get(&at("80?use_server_proxy=maybe")).await.status, 422);
-    assert_eq!(server.get(&at("80?expires=99999999999")).await.status, 400);
-    assert_eq!(server.get(&at("80?use_server_proxy=1&expires=1")).await.status, 400);
+    for expires in ["1", "-1", "+99999999999", "soon", "", "18446744073709551616"] {
+        server.get(&at(&format!("80?expires={expires}"))).await.is(400, "SANDBOX::INVALID_PARAMETER");
+    }
+    for refused in [
+        "80?use_server_proxy=1&expires=99999999999",
+        "18080?expires=99999999999",
+        "80?version=2",
+        "80?path=/x",
+        "80?expires=99999999999&version=3",
+        "80?expires=99999999999&version=1&method=GET",
+        "80?expires=99999999999&method=get",
+        "80?expires=99999999999&path=/a/../b",
+    ] {
+        server.get(&at(refused)).await.is(400, "SANDBOX::INVALID_PARAMETER");
+    }
 }
 
 #[tokio::test]

@@ -119,6 +119,11 @@ impl Context {
         }
     }
 
+    /// Whether a run goes on.
+    pub fn is_busy(&self) -> bool {
+        *self.busy.borrow()
+    }
+
     /// Interrupts the run that goes on, if one does, and waits for its end; false when it did not end in time.
     pub async fn interrupt(&self) -> bool {
         let mut busy = self.busy.subscribe();

@@ -82,6 +82,11 @@ impl Contexts {
         Setup { cwd: None, directory: daemon.cwd().to_owned(), memory_bytes, idle }
     }
 
+    /// How many run a cell.
+    pub fn running(&self) -> usize {
+        self.table.borrow().all.iter().filter(|context| context.is_busy()).count()
+    }
+
     /// Asks all contexts to end, because execd does.
     pub fn shut_down(&self) {
         self.table.borrow().all.iter().for_each(|context| context.delete());

@@ -71,6 +71,11 @@ impl Commands {
         self.table.borrow().order.iter().filter(|command| command.is_running()).cloned().collect()
     }
 
+    /// When the last of those that are remembered ended, in milliseconds since 1970.
+    pub fn last_end_ms(&self) -> Option<i64> {
+        self.table.borrow().order.iter().filter_map(|command| command.finished_ms.get()).max()
+    }
+
     /// Notes that all commands that run are ended now because execd ends.
     pub fn shutting_down(&self) {
         self.running().iter().for_each(|command| command.because(Cause::By(EndedBy::Shutdown)));

@@ -11,7 +11,7 @@ use protocol::headers;
 use super::{Answer, Query, proxy, refuse, tunnel};
 use crate::daemon::Daemon;
 use crate::error::Result;
-use crate::{code as contexts, command, files, hardening, hooks, isolated, metrics, pty, session};
+use crate::{activity, code as contexts, command, files, hardening, hooks, isolated, metrics, pty, session};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static(headers::REQUEST_ID);
 
@@ -91,6 +91,7 @@ async fn dispatch(daemon: Rc<Daemon>, request: Request<Incoming>) -> Result<Answ
         }
 
         (&Method::POST, ["v1", "hooks", name]) => hooks::trigger(&daemon, name).await,
+        (&Method::GET, ["v1", "activity"]) => Ok(super::json(StatusCode::OK, &activity::activity(&daemon))),
         (&Method::GET, ["v1", "hardening"]) => Ok(super::json(StatusCode::OK, &hardening::report()?)),
 
         (&Method::GET, ["v1", "isolated", "capabilities"]) => Ok(isolated_capabilities()),

@@ -85,6 +85,11 @@ impl Session {
         Busy(Rc::clone(self))
     }
 
+    /// How many runs go on.
+    pub fn running(&self) -> u32 {
+        self.busy.get()
+    }
+
     fn idle_timeout(&self) -> Option<Duration> {
         let seconds = self.boot.asked.idle_timeout_seconds.unwrap_or(0);
         u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs)

@@ -61,6 +61,11 @@ impl Terminals {
         Self { sessions: RefCell::default(), idle: Some(idle).filter(|idle| !idle.is_zero()) }
     }
 
+    /// How many have a living shell.
+    pub fn running(&self) -> usize {
+        self.sessions.borrow().iter().filter(|terminal| terminal.live_run().is_some()).count()
+    }
+
     fn get(&self, id: &str) -> Result<Rc<Terminal>> {
         let found = self.sessions.borrow().iter().find(|terminal| terminal.id() == id).map(Rc::clone);
         found.ok_or_else(|| unknown(id))

@@ -11,7 +11,7 @@ use protocol::hooks::Hooks;
 use protocol::lifecycle::{CreateSandboxRequest, ImageSpec, PlatformSpec};
 
 use crate::runtime::{Capabilities, PullAuth};
-use crate::spec::{HOST_IMAGE, Network, Platform, SandboxSpec};
+use crate::spec::{Access, HOST_IMAGE, Network, Platform, SandboxSpec};
 
 mod labels;
 mod limits;
@@ -34,6 +34,14 @@ pub const MAX_EXEC_BYTES: usize = 512 * 1024;
 pub const MAX_IMAGE_BYTES: usize = 512;
 /// Prefix of the extensions that are stored and echoed (published).
 const ECHOED_EXTENSIONS: &str = "opensandbox.extensions.";
+/// Renews a sandbox with every access (published).
+const RENEW_EXTENSION: &str = "access.renew.extend.seconds";
+/// Pauses a sandbox that is not accessed, until it is (ours).
+const IDLE_EXTENSION: &str = "access.idle.pause.seconds";
+/// Seconds by which an access may renew (published).
+const RENEW_RANGE: std::ops::RangeInclusive<u32> = 300..=86_400;
+/// Seconds of idleness after which a sandbox may be paused: a shorter time would pause between two clicks.
+const IDLE_RANGE: std::ops::RangeInclusive<u32> = 5..=86_400;
 
 /// [`Capabilities::network`] of a machine where nothing can leave.
 pub const NO_NETWORK: &str = "none";
@@ -45,6 +53,8 @@ pub struct Rules {
     pub max_timeout_seconds: Option<u64>,
     /// Whether the sandboxes of this engine end with it (`osb run` without a server).
     pub leased: bool,
+    /// Whether an access may renew a sandbox (`renew_intent.enabled`).
+    pub renews_on_access: bool,
 }
 
 /// A request that can be obeyed.
@@ -113,7 +123,12 @@ pub fn admit(request: CreateSandboxRequest, runtime: &Capabilities, rules: &Rule
     let limits = limits::parse(&asked, runtime)?;
     let env = env(request.env.unwrap_or_default(), &entrypoint)?;
     let hooks = hooks(request.lifecycle)?;
-    let extensions = extensions(request.extensions.unwrap_or_default())?;
+    let (extensions, mut access) = extensions(request.extensions.unwrap_or_default(), runtime, rules)?;
+    access.secured = request.secure_access == Some(true);
+    if access.renew_extend_seconds.is_some() && timeout_seconds.is_none() {
+        let problem = "a sandbox without a timeout has no deadline that could be renewed; give it a timeout";
+        return Err(Refusal::bad(format!("extensions.{RENEW_EXTENSION}"), problem));
+    }
     let spec = SandboxSpec {
         image,
         private_pull,
@@ -129,6 +144,7 @@ pub fn admit(request: CreateSandboxRequest, runtime: &Capabilities, rules: &Rule
         network: Network::None,
         policy,
         policy_revision: 0,
+        access,
     };
     Ok(Admitted { spec, pull_auth })
 }
@@ -335,8 +351,14 @@ fn env(env: BTreeMap<String, Option<String>>, entrypoint: &[String]) -> Result<B
     Ok(kept)
 }
 
-fn extensions(extensions: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Refusal> {
+/// The extensions that are echoed, and those that say what an access does.
+fn extensions(
+    extensions: BTreeMap<String, String>,
+    runtime: &Capabilities,
+    rules: &Rules,
+) -> Result<(BTreeMap<String, String>, Access), Refusal> {
     let mut kept = BTreeMap::new();
+    let mut access = Access::default();
     for (key, value) in extensions {
         let field = format!("extensions.{key}");
         match key.as_str() {
@@ -348,13 +370,21 @@ fn extensions(extensions: BTreeMap<String, String>) -> Result<BTreeMap<String, S
                     "pools do not exist here yet; name an image",
                 ));
             }
-            "access.renew.extend.seconds" => {
-                return match value.parse::<u32>() {
-                    Ok(300..=86_400) => {
-                        Err(Refusal::unsupported(field, "renew on access does not exist here yet; renew by call"))
-                    }
-                    _ => Err(Refusal::bad(field, format!("\"{value}\" must be an integer from 300 to 86400"))),
-                };
+            RENEW_EXTENSION => {
+                let seconds = within(&field, &value, RENEW_RANGE)?;
+                if !rules.renews_on_access {
+                    let problem = "this server does not renew on access (renew_intent.enabled); renew by call";
+                    return Err(Refusal::unsupported(field, problem));
+                }
+                access.renew_extend_seconds = Some(seconds);
+            }
+            IDLE_EXTENSION => {
+                let seconds = within(&field, &value, IDLE_RANGE)?;
+                if !runtime.pause {
+                    let problem = format!("the runtime {} cannot pause sandboxes on this machine", runtime.runtime);
+                    return Err(Refusal::unsupported(field, problem));
+                }
+                access.idle_pause_seconds = Some(seconds);
             }
             "bootstrap.execd.isolation" => {
                 return Err(Refusal::unsupported(field, "isolated sessions do not exist here yet; leave it out"));
@@ -370,5 +400,17 @@ fn extensions(extensions: BTreeMap<String, String>) -> Result<BTreeMap<String, S
             }
         }
     }
-    Ok(kept)
+    Ok((kept, access))
+}
+
+/// Whole seconds within a range, in plain digits.
+fn within(field: &str, value: &str, range: std::ops::RangeInclusive<u32>) -> Result<u32, Refusal> {
+    let digits = value.bytes().all(|byte| byte.is_ascii_digit());
+    match value.parse::<u32>() {
+        Ok(seconds) if digits && range.contains(&seconds) => Ok(seconds),
+        _ => {
+            let problem = format!("\"{value}\" must be an integer from {} to {}", range.start(), range.end());
+            Err(Refusal::bad(field, problem))
+        }
+    }
 }

@@ -28,7 +28,7 @@ fn body(fields: Value) -> CreateSandboxRequest {
 }
 
 fn try_admit(fields: Value) -> Result<Admitted, Refusal> {
-    let rules = Rules { max_timeout_seconds: Some(86_400), leased: false };
+    let rules = Rules { max_timeout_seconds: Some(86_400), leased: false, renews_on_access: true };
     admit(body(fields), &native(), &rules)
 }
 

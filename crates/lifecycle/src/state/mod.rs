@@ -3,7 +3,7 @@
 //! ```text
 //!            Created             PauseRequested        Paused
 //!  Pending ----------> Running -----------------> Pausing ----> Paused
-//!     |                 | ^  ^ <- PauseFailed/Refused '            | ResumeRequested
+//!     |                 | ^  ^ <- Failed/Refused/CalledOff        | ResumeRequested
 //!     | CreateFailed    | |  '------------- Resumed ------------ Resuming
 //!     v                 | |                                        | ResumeFailed -> Paused
 //!   Failed <---Ended----' '
@@ -105,10 +105,10 @@ pub enum Event {
         /// The cause.
         message: String,
     },
-    /// A client asks to freeze it.
-    PauseRequested,
+    /// It is to be frozen.
+    PauseRequested(PauseCause),
     /// It is frozen.
-    Paused,
+    Paused(PauseCause),
     /// It could not be frozen and runs on.
     PauseFailed {
         /// The cause.
@@ -119,7 +119,9 @@ pub enum Event {
         /// What the hook failed at.
         message: String,
     },
-    /// A client asks to thaw it.
+    /// It was used just before it was frozen for want of use; it runs on.
+    PauseCalledOff,
+    /// A client asks to thaw it, or an access wakes it.
     ResumeRequested,
     /// It runs again.
     Resumed,
@@ -139,6 +141,23 @@ pub enum Event {
         /// The cause.
         message: String,
     },
+}
+
+/// Why a sandbox is frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PauseCause {
+    /// A client asked for it: only a client thaws it.
+    Asked,
+    /// Nobody used it: the next access thaws it.
+    Idle,
+}
+
+impl PauseCause {
+    /// The cause that goes with the reason word of a sandbox that is `Pausing` or `Paused`.
+    pub fn of(word: &str) -> Self {
+        let idle = [Event::PauseRequested(Self::Idle), Event::Paused(Self::Idle)];
+        if idle.iter().any(|event| reason(event).0 == word) { Self::Idle } else { Self::Asked }
+    }
 }
 
 /// Why a sandbox is ended from outside.
@@ -216,20 +235,22 @@ pub fn step(state: State, event: &Event) -> Result<Step, Rejected> {
         (Stopping, Event::Destroyed) => to(Stopping, Effect::Forget),
         (Stopping, Event::DestroyFailed { .. }) => to(Stopping, Effect::Destroy),
         // The other facts cannot change an end that is already under way.
-        (Stopping, Event::PauseRequested) => Err(rejected(code::NOT_RUNNING, "pause", state)),
+        (Stopping, Event::PauseRequested(_)) => Err(rejected(code::NOT_RUNNING, "pause", state)),
         (Stopping, Event::ResumeRequested) => Err(rejected(code::NOT_PAUSED, "resume", state)),
         (Stopping, _) => stay(),
 
         (Pending, Event::Created) => to(Running, Effect::None),
         (Pending, Event::CreateFailed { .. }) => to(Failed, Effect::Clean),
 
-        (Running, Event::PauseRequested) => to(Pausing, Effect::Pause),
-        (Pausing, Event::Paused) => to(Paused, Effect::None),
-        (Pausing, Event::PauseFailed { .. } | Event::PauseRefused { .. }) => to(Running, Effect::None),
+        (Running, Event::PauseRequested(_)) => to(Pausing, Effect::Pause),
+        (Pausing, Event::Paused(_)) => to(Paused, Effect::None),
+        (Pausing, Event::PauseFailed { .. } | Event::PauseRefused { .. } | Event::PauseCalledOff) => {
+            to(Running, Effect::None)
+        }
         (Paused, Event::ResumeRequested) => to(Resuming, Effect::Resume),
         (Resuming, Event::Resumed) => to(Running, Effect::None),
         (Resuming, Event::ResumeFailed { .. }) => to(Paused, Effect::None),
-        (_, Event::PauseRequested) => Err(rejected(code::NOT_RUNNING, "pause", state)),
+        (_, Event::PauseRequested(_)) => Err(rejected(code::NOT_RUNNING, "pause", state)),
         (_, Event::ResumeRequested) => Err(rejected(code::NOT_PAUSED, "resume", state)),
 
         (Terminated | Failed, _) => stay(),
@@ -240,9 +261,10 @@ pub fn step(state: State, event: &Event) -> Result<Step, Rejected> {
             _,
             Event::Created
             | Event::CreateFailed { .. }
-            | Event::Paused
+            | Event::Paused(_)
             | Event::PauseFailed { .. }
             | Event::PauseRefused { .. }
+            | Event::PauseCalledOff
             | Event::Resumed
             | Event::ResumeFailed { .. }
             | Event::Destroyed
@@ -265,8 +287,15 @@ pub fn reason(event: &Event) -> (String, String) {
             let word = code.rsplit("::").next().unwrap_or(code);
             return (word.strip_prefix("SANDBOX_").unwrap_or(word).to_owned(), message.clone());
         }
-        Event::PauseRequested => ("PAUSING", "Sandbox is being paused.".to_owned()),
-        Event::Paused => ("PAUSED", "Sandbox is paused; its memory is kept.".to_owned()),
+        Event::PauseRequested(PauseCause::Asked) => ("PAUSING", "Sandbox is being paused.".to_owned()),
+        Event::PauseRequested(PauseCause::Idle) => {
+            ("IDLE_PAUSING", "Sandbox is being paused because nobody uses it.".to_owned())
+        }
+        Event::Paused(PauseCause::Asked) => ("PAUSED", "Sandbox is paused; its memory is kept.".to_owned()),
+        Event::Paused(PauseCause::Idle) => {
+            ("IDLE_PAUSED", "Sandbox is paused because nobody used it; the next access wakes it.".to_owned())
+        }
+        Event::PauseCalledOff => ("RUNNING", "Sandbox is running: it was used before it was paused.".to_owned()),
         Event::PauseFailed { message } => ("PAUSE_FAILED", message.clone()),
         Event::PauseRefused { message } => ("PAUSE_REFUSED", message.clone()),
         Event::ResumeRequested => ("RESUMING", "Sandbox is being resumed.".to_owned()),

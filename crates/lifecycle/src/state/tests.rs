@@ -1,4 +1,4 @@
-use super::{Effect, EndCause, Event, State, Step, step};
+use super::{Effect, EndCause, Event, PauseCause, State, Step, reason, step};
 use crate::runtime::Exit;
 
 fn facts() -> Vec<Event> {
@@ -6,7 +6,9 @@ fn facts() -> Vec<Event> {
     vec![
         Event::Created,
         Event::CreateFailed { code: "C".to_owned(), message: why() },
-        Event::Paused,
+        Event::Paused(PauseCause::Asked),
+        Event::Paused(PauseCause::Idle),
+        Event::PauseCalledOff,
         Event::PauseFailed { message: why() },
         Event::PauseRefused { message: why() },
         Event::Resumed,
@@ -34,8 +36,11 @@ fn the_table_of_transitions() {
 
     check(Pending, Event::Created, (Running, Effect::None));
     check(Pending, failed(), (Failed, Effect::Clean));
-    check(Running, Event::PauseRequested, (Pausing, Effect::Pause));
-    check(Pausing, Event::Paused, (Paused, Effect::None));
+    for cause in [PauseCause::Asked, PauseCause::Idle] {
+        check(Running, Event::PauseRequested(cause), (Pausing, Effect::Pause));
+        check(Pausing, Event::Paused(cause), (Paused, Effect::None));
+    }
+    check(Pausing, Event::PauseCalledOff, (Running, Effect::None));
     check(Pausing, Event::PauseFailed { message: message() }, (Running, Effect::None));
     check(Pausing, Event::PauseRefused { message: message() }, (Running, Effect::None));
     check(Paused, Event::ResumeRequested, (Resuming, Effect::Resume));
@@ -72,10 +77,10 @@ fn facts_are_never_rejected_and_never_raise_the_dead() {
 #[test]
 fn pause_needs_running_and_resume_needs_paused() {
     for state in State::ALL {
-        assert_eq!(step(state, &Event::PauseRequested).is_ok(), state == State::Running, "{state}");
+        assert_eq!(step(state, &Event::PauseRequested(PauseCause::Asked)).is_ok(), state == State::Running, "{state}");
         assert_eq!(step(state, &Event::ResumeRequested).is_ok(), state == State::Paused, "{state}");
     }
-    let why = step(State::Paused, &Event::PauseRequested).expect_err("already paused");
+    let why = step(State::Paused, &Event::PauseRequested(PauseCause::Asked)).expect_err("already paused");
     assert!(why.message.contains("Paused") && why.message.contains("must be Running"), "{why}");
 }
 
@@ -94,4 +99,15 @@ fn states_read_back_in_any_case() {
         assert_eq!(state.to_string().to_lowercase().parse(), Ok(state));
     }
     assert_eq!("Gone".parse::<State>(), Err(()));
+}
+
+#[test]
+fn the_reason_word_remembers_why_a_sandbox_is_paused() {
+    for cause in [PauseCause::Asked, PauseCause::Idle] {
+        for event in [Event::PauseRequested(cause), Event::Paused(cause)] {
+            assert_eq!(PauseCause::of(&reason(&event).0), cause, "{event:?}");
+        }
+    }
+    let failed = Event::ResumeFailed { message: String::new() };
+    assert_eq!(PauseCause::of(&reason(&failed).0), PauseCause::Asked, "what cannot be woken is not tried again");
 }

@@ -158,7 +158,7 @@ fn not_ready(id: &str, within: Duration, last: &str) -> Failure {
 }
 
 /// The path of something of a sandbox.
-fn path(id: &str, rest: &str) -> String {
+pub(super) fn path(id: &str, rest: &str) -> String {
     format!("/sandboxes/{}{rest}", segment(id))
 }
 

@@ -18,6 +18,8 @@ pub mod doctor;
 pub mod exec;
 pub mod file;
 pub mod image;
+pub mod open;
+pub mod port_forward;
 pub mod run;
 pub mod sandbox;
 pub mod shell;

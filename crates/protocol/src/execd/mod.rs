@@ -1,5 +1,6 @@
 //! Types of the execd API (the daemon inside a sandbox).
 
+pub mod activity;
 pub mod boot;
 pub mod code;
 pub mod command;

@@ -47,6 +47,21 @@ pub(super) const KEYS: &[Key] = &[
         Some("false"),
         "keep X-Forwarded-* of callers instead of replacing them",
     ),
+    key("ingress.mode", Kind::OneOf(&["direct"]), Some("\"direct\""), "how ports are reached: through this server"),
+    key("ingress.secure_access.active_key", Kind::Text, None, "key_id of the key that signs links"),
+    key(
+        "ingress.secure_access.keys",
+        Kind::Keys,
+        None,
+        "keys of links, [{ key_id, key }]; unset means one made from the server's secret",
+    ),
+    key("renew_intent.enabled", Kind::Switch, Some("true"), "whether sandboxes may ask to be renewed by access"),
+    key(
+        "renew_intent.min_interval_seconds",
+        Kind::Integer { min: 1, max: 86_400 },
+        Some("60"),
+        "least seconds between two renewals of one sandbox by access",
+    ),
     key(
         "log.level",
         Kind::OneOf(&["ERROR", "WARN", "INFO", "DEBUG", "TRACE"]),
@@ -104,14 +119,14 @@ pub(super) const UNSUPPORTED: &[(&str, &str)] = &[
     ("store.postgresql.", "only SQLite exists here yet"),
     ("storage.", "volumes do not exist here yet"),
     ("tenants.", "there is one tenant"),
-    ("renew_intent.", "renewal on access does not exist here yet"),
+    ("renew_intent.redis.", "one server sees every access itself and needs no queue"),
     ("otel.", "metrics export does not exist here yet"),
     ("egress.image", "the egress process is part of this program"),
     ("egress.mode", "names, addresses and connections are always checked together"),
     ("egress.disable_ipv6", "IPv6 is under the same policy"),
     ("egress.readiness_timeout_seconds", "a sandbox is ready when its network is"),
     ("egress.upstream_proxy", "upstream proxies do not exist here yet"),
-    ("ingress.", "the gateway does not exist here yet"),
+    ("ingress.gateway.", "the gateway does not exist here yet"),
     ("docker.", "the Docker runtime does not exist here yet"),
     ("kubernetes.", "the Kubernetes runtime does not exist here yet"),
     ("agent_sandbox.", "the Kubernetes runtime does not exist here yet"),
@@ -119,4 +134,8 @@ pub(super) const UNSUPPORTED: &[(&str, &str)] = &[
 ];
 
 /// Published variable names beside `OSB_<SECTION>_<KEY>`.
-pub(super) const PUBLISHED_ENV: &[(&str, &str)] = &[("server.api_key", "OPENSANDBOX_SERVER_API_KEY")];
+pub(super) const PUBLISHED_ENV: &[(&str, &str)] = &[
+    ("server.api_key", "OPENSANDBOX_SERVER_API_KEY"),
+    ("ingress.secure_access.keys", "OPENSANDBOX_SECURE_ACCESS_KEYS"),
+    ("ingress.secure_access.active_key", "OPENSANDBOX_SECURE_ACCESS_ACTIVE_KEY"),
+];

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use ingress::links::Keys;
 use secrecy::SecretString;
 use toml::{Table, Value};
 
 use super::keys::{KEYS, Key, PUBLISHED_ENV, UNSUPPORTED};
 use super::{
-    Config, ConfigError, DefaultPolicy, Effective, Egress, Entry, Images, Log, Native, Proxy, Server, Source,
-    StoreConfig,
+    Config, ConfigError, DefaultPolicy, Effective, Egress, Entry, Images, Ingress, Log, Native, Proxy, RenewIntent,
+    Server, Source, StoreConfig,
 };
 
 /// Variable with the path of the configuration file (published).
@@ -45,7 +47,7 @@ pub fn load(sources: &Sources) -> Result<(Config, Effective), ConfigError> {
     }
     values.take_env(&sources.env)?;
     values.take_flags(&sources.flags)?;
-    let config = values.config();
+    let config = values.config()?;
     values.check_egress(&config.egress)?;
     Ok((config, Effective { file, entries: values.entries() }))
 }
@@ -130,10 +132,10 @@ impl Values {
         Duration::from_secs(self.number(name).expect("has a default"))
     }
 
-    fn config(&self) -> Config {
+    fn config(&self) -> Result<Config, ConfigError> {
         let number = |name| self.number(name).expect("has a default");
         let narrow = |name| u32::try_from(number(name)).expect("checked against the range of the key");
-        Config {
+        Ok(Config {
             server: Server {
                 host: self.text("server.host").expect("has a default"),
                 port: u16::try_from(number("server.port")).expect("checked against the range of the key"),
@@ -148,6 +150,11 @@ impl Values {
             },
             proxy: Proxy {
                 trust_forwarded: self.get("proxy.trust_forwarded").and_then(|v| v.as_bool()).expect("has a default"),
+            },
+            ingress: Ingress { keys: self.keys()?.map(Arc::new) },
+            renew_intent: RenewIntent {
+                enabled: self.get("renew_intent.enabled").and_then(|v| v.as_bool()).expect("has a default"),
+                min_interval: self.seconds("renew_intent.min_interval_seconds"),
             },
             log: Log { level: self.text("log.level").expect("has a default").to_ascii_uppercase() },
             store: StoreConfig { path: self.text("store.path").map(PathBuf::from) },
@@ -167,7 +174,27 @@ impl Values {
                 always_deny: self.list("egress.always_deny"),
                 resolvers: self.list("egress.resolvers"),
             },
-        }
+        })
+    }
+
+    /// The keys of links: named and active both, or neither.
+    fn keys(&self) -> Result<Option<Keys>, ConfigError> {
+        let (listed, active) = ("ingress.secure_access.keys", "ingress.secure_access.active_key");
+        let wrong = |key: &'static str, problem: String| {
+            let origin = self.0.get(key).map_or(Source::Default, |(_, source)| source.clone());
+            ConfigError::Value { key, origin, problem }
+        };
+        let (keys, active) = match (self.get(listed), self.text(active)) {
+            (None, None) => return Ok(None),
+            (Some(_), None) => return Err(wrong(listed, format!("needs {active}, too"))),
+            (None, Some(_)) => return Err(wrong(active, format!("needs {listed}, too"))),
+            (Some(keys), Some(active)) => (keys, active),
+        };
+        let text = |item: &Value, name: &str| item.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let pairs: Vec<_> =
+            keys.as_array().into_iter().flatten().map(|item| (text(item, "key_id"), text(item, "key"))).collect();
+        let keys = Keys::new(&active, pairs.iter().map(|(id, key)| (id.as_str(), key.as_str())));
+        keys.map(Some).map_err(|error| wrong(listed, error.to_string()))
     }
 
     fn list(&self, name: &str) -> Vec<String> {
@@ -210,7 +237,7 @@ impl Values {
 
 impl Default for Config {
     fn default() -> Self {
-        Values::default().config()
+        Values::default().config().expect("the defaults are valid")
     }
 }
 
@@ -234,6 +261,10 @@ fn flatten(prefix: &str, table: Table, out: &mut Vec<(String, Value)>) {
 /// `OSB_SERVER_PORT` as `server.port`, for the sections that exist; other variables are none of ours.
 fn dotted(variable: &str) -> Option<String> {
     let rest = variable.strip_prefix(ENV_PREFIX)?;
+    // Sections, too, may hold an underscore.
+    if let Some(key) = KEYS.iter().find(|key| key.name.replace('.', "_").eq_ignore_ascii_case(rest)) {
+        return Some(key.name.to_owned());
+    }
     let (section, name) = rest.split_once('_')?;
     let section = section.to_ascii_lowercase();
     let exists = KEYS.iter().any(|key| key.name.split_once('.').is_some_and(|(head, _)| head == section));

@@ -12,8 +12,10 @@ mod values;
 mod tests;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use ingress::links::Keys;
 use secrecy::SecretString;
 
 pub use load::{Sources, load};
@@ -25,6 +27,10 @@ pub struct Config {
     pub server: Server,
     /// `[proxy]`.
     pub proxy: Proxy,
+    /// `[ingress]`.
+    pub ingress: Ingress,
+    /// `[renew_intent]`.
+    pub renew_intent: RenewIntent,
     /// `[log]`.
     pub log: Log,
     /// `[store]`.
@@ -65,6 +71,22 @@ pub struct Server {
 pub struct Proxy {
     /// Whether `X-Forwarded-*` of a caller are kept; otherwise they are replaced.
     pub trust_forwarded: bool,
+}
+
+/// Signed links.
+#[derive(Clone)]
+pub struct Ingress {
+    /// Keys of links; absent means one made from the server's secret.
+    pub keys: Option<Arc<Keys>>,
+}
+
+/// Renewal by access.
+#[derive(Clone, Debug)]
+pub struct RenewIntent {
+    /// Whether a sandbox may ask for it.
+    pub enabled: bool,
+    /// Least time between two renewals of one sandbox.
+    pub min_interval: Duration,
 }
 
 /// Logs.

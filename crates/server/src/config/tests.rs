@@ -91,6 +91,31 @@ fn secrets_are_masked_wherever_they_come_from() {
 }
 
 #[test]
+fn keys_of_links_come_together_and_are_never_shown() {
+    let file = "[ingress.secure_access]\nactive_key = \"b\"\nkeys = [{ key_id = \"a\", key = \"cGxhbnRlZC0x\" }, \
+                { key_id = \"b\", key = \"cGxhbnRlZC0y\" }]\n";
+    let (config, effective) = from(file, &[], &[]).expect("is fine");
+    assert!(config.ingress.keys.is_some());
+    let text = effective.to_string();
+    assert!(!text.contains("cGxhbnRlZC"), "{text}");
+    assert!(text.contains("secure_access.keys = [{ key_id = \"a\", key = \"********\" }"), "{text}");
+    let keys = ("OPENSANDBOX_SECURE_ACCESS_KEYS", "a=cGxhbnRlZA==,b=cGxhbnRlZC0y");
+    let active = ("OPENSANDBOX_SECURE_ACCESS_ACTIVE_KEY", "a");
+    assert!(from("", &[keys, active], &[]).expect("is fine").0.ingress.keys.is_some());
+    refused("", &[keys], "ingress.secure_access.keys from env OPENSANDBOX_SECURE_ACCESS_KEYS: needs");
+    refused("", &[active], "ingress.secure_access.active_key from env");
+    refused("", &[keys, ("OPENSANDBOX_SECURE_ACCESS_ACTIVE_KEY", "c")], "none of the keys");
+    for wrong in ["a", "a=", "aa=cGxhbnRlZA==", "a=planted-1!", "a=cGxhbnRlZA==,a=cGxhbnRlZA=="] {
+        let error = from("", &[("OPENSANDBOX_SECURE_ACCESS_KEYS", wrong), active], &[]).err().expect("is wrong");
+        assert!(!error.to_string().contains("planted") && !error.to_string().contains("cGxh"), "{error}");
+    }
+    refused("[ingress.gateway]\naddress = \"x\"\n", &[], "ingress.gateway.address");
+    refused("[renew_intent.redis]\nenabled = true\n", &[], "needs no queue");
+    let env = [("OSB_RENEW_INTENT_MIN_INTERVAL_SECONDS", "7")];
+    assert_eq!(from("", &env, &[]).expect("is fine").0.renew_intent.min_interval.as_secs(), 7);
+}
+
+#[test]
 fn the_effective_configuration_is_a_file_that_loads_again() {
     let (_, effective) = from("[native]\ngrace_seconds = 0\n", &[], &[]).expect("is fine");
     let text = effective.to_string();

@@ -1,17 +1,25 @@
 //! Values of keys: from TOML or plain text to something checked.
 
-use toml::Value;
+use toml::{Table, Value};
 
 /// What a key takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Text,
     Secret,
-    Integer { min: i64, max: i64 },
-    Fraction { min: f64, max: f64 },
+    Integer {
+        min: i64,
+        max: i64,
+    },
+    Fraction {
+        min: f64,
+        max: f64,
+    },
     Switch,
     OneOf(&'static [&'static str]),
     List,
+    /// Named secrets.
+    Keys,
 }
 
 impl Kind {
@@ -30,6 +38,18 @@ impl Kind {
             Self::List => Value::Array(
                 text.split(',').map(str::trim).filter(|p| !p.is_empty()).map(|p| Value::String(p.to_owned())).collect(),
             ),
+            Self::Keys => Value::Array(
+                text.split(',')
+                    .map(|pair| {
+                        let (id, key) = pair.split_once('=').ok_or_else(|| self.wanted("something else"))?;
+                        let text = |text: &str| Value::String(text.trim().to_owned());
+                        Ok(Value::Table(Table::from_iter([
+                            ("key_id".to_owned(), text(id)),
+                            ("key".to_owned(), text(key)),
+                        ])))
+                    })
+                    .collect::<Result<_, String>>()?,
+            ),
         };
         self.check(value)
     }
@@ -47,13 +67,18 @@ impl Kind {
             (Self::Switch, Value::Boolean(_)) => true,
             (Self::OneOf(words), Value::String(text)) => words.iter().any(|word| word.eq_ignore_ascii_case(text)),
             (Self::List, Value::Array(items)) => items.iter().all(Value::is_str),
+            (Self::Keys, Value::Array(items)) => items.iter().all(|item| {
+                let is_text = |name| item.get(name).is_some_and(Value::is_str);
+                is_text("key_id") && is_text("key") && item.as_table().is_some_and(|item| item.len() == 2)
+            }),
             _ => false,
         };
         if ok {
             return Ok(value);
         }
         // A secret's value is not repeated, whatever is wrong with it.
-        let got = if matches!(self, Self::Secret) { "something else".to_owned() } else { value.to_string() };
+        let got =
+            if matches!(self, Self::Secret | Self::Keys) { "something else".to_owned() } else { value.to_string() };
         Err(self.wanted(&got))
     }
 
@@ -65,6 +90,7 @@ impl Kind {
             Self::Switch => "true or false".to_owned(),
             Self::OneOf(words) => format!("one of {}", words.join(", ")),
             Self::List => "a list of texts".to_owned(),
+            Self::Keys => "a list of { key_id, key }, or a=BASE64,b=BASE64 in a variable".to_owned(),
         };
         format!("must be {wanted}, not {got}")
     }
@@ -73,6 +99,11 @@ impl Kind {
     pub(super) fn show(self, value: &Value) -> String {
         match self {
             Self::Secret => "\"********\"".to_owned(),
+            Self::Keys => {
+                let ids = value.as_array().into_iter().flatten().filter_map(|item| item.get("key_id"));
+                let shown: Vec<_> = ids.map(|id| format!("{{ key_id = {id}, key = \"********\" }}")).collect();
+                format!("[{}]", shown.join(", "))
+            }
             _ => value.to_string(),
         }
     }

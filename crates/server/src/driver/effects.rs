@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lifecycle::runtime::{BoxFuture, Create, ErrorKind, Observed, PullAuth, Receipt, RuntimeError};
 use lifecycle::spec::HOST_IMAGE;
-use lifecycle::state::{Event, State};
+use lifecycle::state::{Event, PauseCause, State};
 use protocol::error::code;
 use protocol::hooks::Moment;
 use secrecy::ExposeSecret as _;
@@ -89,7 +89,12 @@ impl Driver {
 
     pub(super) fn pause(&self) -> BoxFuture<'static, Outcome> {
         let (app, id, hook) = (self.app.clone(), self.row.id.clone(), self.due(Moment::BeforePause));
+        let cause = PauseCause::of(&self.row.reason);
+        let accesses = (self.row.state == State::Pausing && cause == PauseCause::Idle).then(|| self.accesses.clone());
         Box::pin(async move {
+            if accesses.is_some_and(|accesses| accesses.is_used()) {
+                return Outcome::Event(Event::PauseCalledOff);
+            }
             let Some(pause) = app.runtime.pause() else {
                 return Outcome::Event(Event::PauseFailed { message: no_pause(app.runtime.name()) });
             };
@@ -99,7 +104,7 @@ impl Driver {
                 return Outcome::Event(Event::PauseRefused { message });
             }
             Outcome::Event(match pause.pause(&id).await {
-                Ok(()) => Event::Paused,
+                Ok(()) => Event::Paused(cause),
                 Err(error) => Event::PauseFailed { message: error.message },
             })
         })

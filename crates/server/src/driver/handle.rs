@@ -1,14 +1,17 @@
 //! What the rest of the server holds of a sandbox: its present row and its driver's mailbox.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use ingress::Daemon;
+use ingress::links::Failures;
 use jiff::Timestamp;
 use lifecycle::spec::SandboxId;
 use lifecycle::state::State;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::access::{Access, Accesses};
 use crate::errors::ApiError;
 use crate::network::Edit;
 use crate::store::Row;
@@ -26,6 +29,10 @@ pub(super) enum Command {
     Renew(Timestamp, Reply),
     Patch(BTreeMap<String, Option<String>>, Reply),
     Policy(Edit, Reply),
+    /// It was used, and no other access of this interval renews it.
+    Accessed,
+    /// An access waits for it.
+    Wake,
     /// Something may have happened: ask the runtime.
     Look,
 }
@@ -35,15 +42,51 @@ pub(crate) struct Sandbox {
     id: SandboxId,
     mailbox: mpsc::Sender<Command>,
     view: watch::Receiver<Arc<Row>>,
+    link_failures: Failures,
+    accesses: Arc<Accesses>,
+    /// The way to its execd, made at the first call.
+    daemon: OnceLock<Arc<Daemon>>,
 }
 
 impl Sandbox {
-    pub(super) fn new(id: SandboxId, mailbox: mpsc::Sender<Command>, view: watch::Receiver<Arc<Row>>) -> Self {
-        Self { id, mailbox, view }
+    pub(super) fn new(
+        id: SandboxId,
+        mailbox: mpsc::Sender<Command>,
+        view: watch::Receiver<Arc<Row>>,
+        accesses: Arc<Accesses>,
+    ) -> Self {
+        Self { id, mailbox, view, link_failures: Failures::default(), accesses, daemon: OnceLock::new() }
     }
 
     pub(crate) fn id(&self) -> &SandboxId {
         &self.id
+    }
+
+    /// The way to its execd.
+    pub(crate) fn daemon(&self, make: impl FnOnce(&SandboxId) -> Daemon) -> Arc<Daemon> {
+        self.daemon.get_or_init(|| Arc::new(make(&self.id))).clone()
+    }
+
+    /// Wrong links to it.
+    pub(crate) fn link_failures(&self) -> &Failures {
+        &self.link_failures
+    }
+
+    pub(super) fn accesses(&self) -> &Accesses {
+        &self.accesses
+    }
+
+    /// Counts an access until what is returned is dropped.
+    pub(crate) fn access(self: &Arc<Self>) -> Access {
+        Access::begin(self.clone())
+    }
+
+    /// Renews the sandbox if it was made so, once in each `interval`.
+    pub(crate) fn renew_by_access(&self, interval: Duration) {
+        let renews = self.view.borrow().spec.access.renew_extend_seconds.is_some();
+        if renews && self.accesses.takes_renewal(interval) && self.mailbox.try_send(Command::Accessed).is_err() {
+            self.accesses.renewal_failed();
+        }
     }
 
     /// The row as it is now.
@@ -95,6 +138,12 @@ impl Sandbox {
     /// Changes what may leave. Once it is asked for it is done, also when the asker goes.
     pub(crate) async fn change_policy(&self, edit: Edit) -> Result<Arc<Row>, ApiError> {
         self.ask(|reply| Command::Policy(edit, reply)).await
+    }
+
+    /// Asks for a sandbox to be woken that nobody used; for others nothing happens.
+    pub(crate) async fn wake(&self) {
+        // Without a driver there is nothing to wake.
+        let _ = self.mailbox.send(Command::Wake).await;
     }
 
     /// Tells the driver to ask the runtime; a full mailbox means that it is awake anyway.

@@ -6,9 +6,11 @@
 //! fetched; a new effect replaces the one under way. It can be killed between any two of these steps: a start
 //! finds the stored state and asks the runtime what is true ([`recovery`]).
 
+mod access;
 mod effects;
 mod handle;
 mod hooks;
+mod idle;
 pub(crate) mod recovery;
 pub(crate) mod sweep;
 
@@ -18,7 +20,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use lifecycle::runtime::{BoxFuture, Exit, Observed, PullAuth, Receipt, RuntimeError};
 use lifecycle::spec::{Network, SandboxSpec};
-use lifecycle::state::{Effect, EndCause, Event, State, reason, step};
+use lifecycle::state::{Effect, EndCause, Event, PauseCause, State, reason, step};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -26,10 +28,13 @@ use crate::app::App;
 use crate::errors::ApiError;
 use crate::network::Edit;
 use crate::store::Row;
+pub(crate) use access::Access;
+use access::Accesses;
 pub(crate) use effects::CONSOLE_BYTES;
 use effects::Outcome;
 pub(crate) use handle::Sandbox;
 use handle::{Command, Reply};
+use idle::Idleness;
 
 /// Requests that wait for one driver; more than any client has reason to send at once.
 const MAILBOX: usize = 64;
@@ -52,13 +57,16 @@ pub(crate) enum Start {
 pub(crate) fn spawn(app: &Arc<App>, row: Row, start: Start) -> Arc<Sandbox> {
     let (mailbox, commands) = mpsc::channel(MAILBOX);
     let (view, reader) = watch::channel(Arc::new(row.clone()));
-    let sandbox = Arc::new(Sandbox::new(row.id.clone(), mailbox, reader));
+    let accesses = Arc::new(Accesses::new());
+    let sandbox = Arc::new(Sandbox::new(row.id.clone(), mailbox, reader, accesses.clone()));
     app.sandboxes.insert(row.id.clone(), sandbox.clone());
     let grace = app.config.native.grace;
     let driver = Driver {
         app: app.clone(),
         row,
         view: Arc::new(view),
+        accesses,
+        idleness: Idleness::new(),
         job: None,
         look: None,
         look_wanted: false,
@@ -74,6 +82,8 @@ struct Driver {
     app: Arc<App>,
     row: Row,
     view: Arc<watch::Sender<Arc<Row>>>,
+    accesses: Arc<Accesses>,
+    idleness: Idleness,
     /// The effect under way.
     job: Option<BoxFuture<'static, Outcome>>,
     /// A look at what the runtime says, under way.
@@ -116,11 +126,18 @@ impl Driver {
                     self.look = None;
                     self.observed(observed).await
                 }
+                quiet = pending(&mut self.idleness.question) => {
+                    self.idleness.question = None;
+                    self.told_whether_idle(quiet).await
+                }
                 command = commands.recv() => match command {
                     Some(command) => self.obey(command).await,
                     None => break,
                 },
-                () = sleep_until(deadline) => self.expire().await,
+                () = sleep_until(deadline) => {
+                    self.ask_whether_idle();
+                    self.expire().await
+                }
             };
             if next == Next::Gone {
                 break;
@@ -139,9 +156,12 @@ impl Driver {
 
     /// When to look at the clock next.
     fn deadline(&self) -> Option<Instant> {
-        let at = self.row.expires_at.filter(|_| self.row.state != State::Stopping)?;
-        let left = Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO);
-        Some(Instant::now() + left.min(MAX_SLEEP))
+        let end = self.row.expires_at.filter(|_| self.row.state != State::Stopping).map(|at| {
+            let left = Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO);
+            Instant::now() + left.min(MAX_SLEEP)
+        });
+        let idle = self.idle_at().map(Instant::from_std);
+        end.into_iter().chain(idle).min()
     }
 
     async fn expire(&mut self) -> Next {
@@ -154,7 +174,11 @@ impl Driver {
 
     async fn obey(&mut self, command: Command) -> Next {
         match command {
-            Command::Pause(reply) => self.request(Event::PauseRequested, reply).await,
+            Command::Pause(reply) if self.row.state == State::Paused && self.row.wakes_on_access() => {
+                let outcome = self.keep_paused().await;
+                self.answer(reply, outcome)
+            }
+            Command::Pause(reply) => self.request(Event::PauseRequested(PauseCause::Asked), reply).await,
             Command::Resume(reply) => self.request(Event::ResumeRequested, reply).await,
             Command::Delete { grace, reply } => {
                 self.grace = grace.unwrap_or(self.grace);
@@ -173,6 +197,11 @@ impl Driver {
                 let outcome = self.change_policy(&edit).await;
                 self.answer(reply, outcome)
             }
+            Command::Accessed => {
+                self.renew_by_access().await;
+                Next::Continue
+            }
+            Command::Wake => self.wake().await,
             Command::Look => {
                 self.look_wanted = true;
                 Next::Continue
@@ -204,6 +233,27 @@ impl Driver {
         self.row.expires_at = Some(at);
         self.show();
         Ok(())
+    }
+
+    /// Moves the deadline on because the sandbox is used; never back.
+    async fn renew_by_access(&mut self) {
+        let (Some(extend), Some(current)) = (self.row.spec.access.renew_extend_seconds, self.row.expires_at) else {
+            return;
+        };
+        let at = self.app.now() + Duration::from_secs(extend.into());
+        if self.row.state != State::Running || at <= current {
+            return;
+        }
+        match self.app.store.set_deadline(&self.row.id, at).await {
+            Ok(()) => {
+                self.row.expires_at = Some(at);
+                self.show();
+            }
+            Err(error) => {
+                tracing::warn!(sandbox_id = %self.row.id, error = %crate::wire::chain(&error), "a renewal could not be stored");
+                self.accesses.renewal_failed();
+            }
+        }
     }
 
     async fn patch(&mut self, patch: std::collections::BTreeMap<String, Option<String>>) -> Result<(), ApiError> {
@@ -318,8 +368,9 @@ impl Driver {
         tracing::info!(sandbox_id = %row.id, from = %self.row.state, to = %row.state, reason = %row.reason, "state changed");
         self.row = row;
         self.failures = 0;
+        self.used_now();
         if self.row.state != State::Running {
-            self.app.pool.forget(&self.row.id);
+            self.app.ports.forget(self.row.id.as_str());
         }
         self.show();
         Ok(next.effect)
@@ -352,7 +403,10 @@ impl Driver {
                 if matches!(event, Event::DestroyFailed { .. }) {
                     self.failures = self.failures.saturating_add(1);
                 }
-                self.fact(event, None).await
+                match self.fact(event, None).await {
+                    Next::Continue => self.wake_if_wanted().await,
+                    Next::Gone => Next::Gone,
+                }
             }
             Outcome::CleanFailed => {
                 self.failures = self.failures.saturating_add(1);
@@ -378,7 +432,7 @@ impl Driver {
             }
         }
         self.app.sandboxes.remove(&self.row.id);
-        self.app.pool.forget(&self.row.id);
+        self.app.ports.forget(self.row.id.as_str());
         tracing::info!(sandbox_id = %self.row.id, "sandbox is gone");
         Next::Gone
     }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Edit;
-use crate::app::App;
+use crate::app::{App, Wake};
 use crate::config::DefaultPolicy;
 use crate::driver::Sandbox;
 use crate::errors::ApiError;
@@ -45,7 +45,7 @@ pub(crate) async fn beneath(
     request: Request,
 ) -> Result<Response, ApiError> {
     let id = parts.get("id").map_or("", String::as_str);
-    let sandbox = app.running(id).await?;
+    let sandbox = app.running(id, Wake::Yes).await?;
     policy(&app, &sandbox, request).await
 }
 

@@ -7,12 +7,12 @@ use bytes::Bytes;
 use http::{Method, Request, Response, header};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
+use ingress::{EXECD_PORT, secret_value};
 use lifecycle::spec::SandboxId;
 use protocol::error::code;
 use protocol::headers::EXECD_ACCESS_TOKEN;
 
-use super::headers::secret_value;
-use super::{Backend, EXECD_PORT, forward};
+use super::backend;
 use crate::app::App;
 use crate::errors::ApiError;
 
@@ -23,19 +23,16 @@ const MAX_REFUSAL_CHARS: usize = 300;
 
 /// The body of the answer to a POST without a body, whatever the sandbox's state; whoever calls sets the bound.
 pub(crate) async fn ask(app: &Arc<App>, id: &SandboxId, path: &str) -> Result<Bytes, ApiError> {
-    let token = app.auth.token(id.as_str());
+    let backend = backend(app, id, EXECD_PORT);
     let request = Request::builder()
         .method(Method::POST)
         .uri(path)
         .header(header::HOST, format!("127.0.0.1:{EXECD_PORT}"))
         .header(header::CONTENT_LENGTH, 0)
-        .header(EXECD_ACCESS_TOKEN, secret_value(&token))
+        .header(EXECD_ACCESS_TOKEN, secret_value(&backend.daemon.token))
         .body(Body::empty())
         .expect("our paths and tokens are valid in HTTP");
-    let backend = Backend { address: app.runtime.execd(id), token, id: id.clone(), port: EXECD_PORT, session: None };
-    let mut sender = forward::open(app, &backend).await?;
-    let answer = sender.send_request(request).await.map_err(|error| forward::broken(&backend, &error))?;
-    read(answer, MAX_ANSWER_BYTES).await
+    read(app.ports.ask(&backend, request).await?, MAX_ANSWER_BYTES).await
 }
 
 /// The body of a good answer of execd, which is hostile input: bounded, and a refusal is shown cut.

@@ -8,12 +8,14 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{FromRequest as _, Request};
+use axum::extract::FromRequest as _;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use http::{Method, StatusCode};
+use ingress::target::Target;
+use ingress::{Address, Backend, Daemon, ErrorKind as PortErrorKind, Reuse, secret_value};
 use lifecycle::isolated::{Isolated, Record, Seen, SessionId, Start, admit};
-use lifecycle::runtime::{ErrorKind, ExecdAddress, RuntimeError};
+use lifecycle::runtime::{ErrorKind, RuntimeError};
 use lifecycle::spec::SandboxId;
 use protocol::execd::boot::{BootConfig, BootUser, IsolatedBoot};
 use protocol::execd::code;
@@ -23,9 +25,8 @@ use protocol::headers;
 use protocol::hooks::Hooks;
 use secrecy::ExposeSecret as _;
 
+use super::Call;
 use super::ask::read;
-use super::headers::secret_value;
-use super::{Backend, forward};
 use crate::app::App;
 use crate::errors::ApiError;
 use crate::routes::body;
@@ -45,28 +46,31 @@ pub(super) fn is_asked(path: &str) -> bool {
 }
 
 /// Answers one.
-pub(super) async fn call(app: &Arc<App>, backend: Backend, path: &str, request: Request) -> Result<Response, ApiError> {
+pub(super) async fn call(app: &Arc<App>, sandbox: &SandboxId, call: Call) -> Result<Response, ApiError> {
+    let target = Target::parse(call.request.uri().path()).ok_or_else(|| unknown(""))?;
+    let path = target.rest.to_owned();
     let Some(runtime) = app.runtime.isolated() else {
-        return without(path, request.method());
+        return without(&path, call.request.method());
     };
+    let backend = &call.backend;
     let rest = path.strip_prefix(PREFIX).unwrap_or_default();
     let segments: Vec<&str> = rest.split('/').collect();
-    match (request.method(), segments.as_slice()) {
+    match (call.request.method(), segments.as_slice()) {
         (&Method::GET, ["capabilities"]) => {
             // What a daemon of another version does not tell is left out.
-            let hardening = ask(app, &backend, "/v1/hardening", MAX_ANSWER_BYTES).await.ok();
+            let hardening = ask(app, backend, "/v1/hardening", MAX_ANSWER_BYTES).await.ok();
             Ok(Json(capabilities(runtime, hardening)).into_response())
         }
-        (&Method::POST, ["session"]) => create(app, runtime, &backend, request).await,
-        (&Method::GET, ["sessions"]) => list(app, runtime, &backend).await,
+        (&Method::POST, ["session"]) => create(app, runtime, sandbox, call).await,
+        (&Method::GET, ["sessions"]) => list(app, runtime, sandbox, backend).await,
         (&Method::DELETE, ["session", id]) => {
-            let id = find(runtime, &backend.id, id).await?.record.id;
-            runtime.end(&backend.id, &id).await.map_err(failed)?;
+            let id = find(runtime, sandbox, id).await?.record.id;
+            runtime.end(sandbox, &id).await.map_err(failed)?;
             Ok(StatusCode::OK.into_response())
         }
         (_, ["session", id, ..]) => {
             let id = SessionId::parse(id).ok_or_else(|| unknown(id))?;
-            pass_on(app, runtime, backend, id, request).await
+            pass_on(app, runtime, sandbox, call, id).await
         }
         _ => Err(ApiError::new(
             StatusCode::NOT_FOUND,
@@ -101,13 +105,9 @@ fn capabilities(runtime: &dyn Isolated, hardening: Option<Hardening>) -> Capabil
     }
 }
 
-async fn create(
-    app: &Arc<App>,
-    runtime: &dyn Isolated,
-    backend: &Backend,
-    request: Request,
-) -> Result<Response, ApiError> {
-    let body::Body(bytes) = body::Body::from_request(request, &()).await?;
+async fn create(app: &Arc<App>, runtime: &dyn Isolated, sandbox: &SandboxId, call: Call) -> Result<Response, ApiError> {
+    let backend = call.backend;
+    let body::Body(bytes) = body::Body::from_request(call.request, &()).await?;
     let asked: CreateSession = serde_json::from_slice(&bytes).map_err(|error| {
         ApiError::bad_request(code::INVALID_REQUEST_BODY, format!("the body is not the expected JSON: {error}"))
     })?;
@@ -118,15 +118,15 @@ async fn create(
             refusal.message,
         )
     })?;
-    let surroundings: Surroundings = ask(app, backend, "/v1/environment", MAX_ANSWER_BYTES).await?;
+    let surroundings: Surroundings = ask(app, &backend, "/v1/environment", MAX_ANSWER_BYTES).await?;
     let user = asked.uid.map(|uid| BootUser { uid, gid: asked.gid.unwrap_or(uid) }).or(surroundings.user);
     spec.owner = user.map(|user| (user.uid, user.gid));
     let now = app.now();
     let id = SessionId::parse(&uuid::Uuid::new_v4().hyphenated().to_string()).expect("a UUID is an id");
     let record = Record { id: id.clone(), created_ms: now.as_millisecond(), asked };
     let boot = BootConfig {
-        sandbox_id: backend.id.to_string(),
-        token: Some(backend.token.expose_secret().to_owned()),
+        sandbox_id: sandbox.to_string(),
+        token: Some(backend.daemon.token.expose_secret().to_owned()),
         env: surroundings.env,
         entrypoint: Vec::new(),
         cwd: None,
@@ -141,7 +141,7 @@ async fn create(
     };
     let boot = serde_json::to_vec(&boot).map_err(|_| ApiError::internal("encode the session's boot configuration"))?;
     let shown = dead_or(&record, "active");
-    runtime.start(Start { sandbox: &backend.id, record, spec, boot }).await.map_err(failed)?;
+    runtime.start(Start { sandbox, record, spec, boot }).await.map_err(failed)?;
     Ok((StatusCode::CREATED, Json(shown)).into_response())
 }
 
@@ -158,16 +158,21 @@ fn dead_or(record: &Record, status: &str) -> Session {
     }
 }
 
-async fn list(app: &Arc<App>, runtime: &dyn Isolated, backend: &Backend) -> Result<Response, ApiError> {
+async fn list(
+    app: &Arc<App>,
+    runtime: &dyn Isolated,
+    sandbox: &SandboxId,
+    backend: &Backend,
+) -> Result<Response, ApiError> {
     let deadline = tokio::time::Instant::now() + LIST_LIMIT;
     let mut sessions = Vec::new();
-    for seen in runtime.list(&backend.id).await.map_err(failed)? {
+    for seen in runtime.list(sandbox).await.map_err(failed)? {
         let path = format!("{PREFIX}session/{}", seen.record.id);
         if !seen.alive {
             sessions.push(dead_or(&seen.record, "dead"));
             continue;
         }
-        let session = to_session(runtime, backend, &seen.record.id);
+        let session = to_session(runtime, sandbox, backend, &seen.record.id);
         let asked = ask::<Session>(app, &session, &path, MAX_SESSION_BYTES);
         sessions.push(match tokio::time::timeout_at(deadline, asked).await {
             // What was asked for is the record's word, not the sandbox's.
@@ -183,20 +188,21 @@ async fn list(app: &Arc<App>, runtime: &dyn Isolated, backend: &Backend) -> Resu
 async fn pass_on(
     app: &Arc<App>,
     runtime: &dyn Isolated,
-    backend: Backend,
+    sandbox: &SandboxId,
+    mut call: Call,
     id: SessionId,
-    request: Request,
 ) -> Result<Response, ApiError> {
-    let target = request.uri().path().to_owned();
-    let is_question = request.method() == Method::GET && target.ends_with(&format!("/session/{id}"));
-    let answer = forward::forward(app, &to_session(runtime, &backend, &id), request).await;
-    let Err(error) = answer else { return answer };
-    if error.code != protocol::error::code::BACKEND_CONNECTION_FAILED {
-        return Err(error);
-    }
-    let seen = find(runtime, &backend.id, id.as_str()).await?;
+    let is_question = call.request.method() == Method::GET
+        && call.request.uri().path().strip_suffix(id.as_str()).is_some_and(|before| before.ends_with("/session/"));
+    call.backend = to_session(runtime, sandbox, &call.backend, &id);
+    let error = match call.pass_on(app).await {
+        Ok(answer) => return Ok(answer),
+        Err(error) if error.kind == PortErrorKind::Unreachable => error,
+        Err(error) => return Err(error.into()),
+    };
+    let seen = find(runtime, sandbox, id.as_str()).await?;
     if seen.alive {
-        return Err(error);
+        return Err(error.into());
     }
     if is_question {
         return Ok(Json(dead_or(&seen.record, "dead")).into_response());
@@ -204,14 +210,12 @@ async fn pass_on(
     Err(ApiError::new(StatusCode::NOT_FOUND, code::SESSION_NOT_FOUND, format!("the isolated session {id} has ended")))
 }
 
-fn to_session(runtime: &dyn Isolated, backend: &Backend, id: &SessionId) -> Backend {
-    Backend {
-        id: backend.id.clone(),
-        address: ExecdAddress::Unix(runtime.address(&backend.id, id)),
-        token: backend.token.clone(),
-        port: backend.port,
-        session: Some(id.clone()),
-    }
+/// The execd of a session. Connections to it are not kept: sessions are many and their calls few.
+pub(super) fn to_session(runtime: &dyn Isolated, sandbox: &SandboxId, backend: &Backend, id: &SessionId) -> Backend {
+    let Daemon { id: of, token, .. } = &*backend.daemon;
+    let address = Address::Unix(runtime.address(sandbox, id));
+    let daemon = Daemon { id: of.clone(), address, token: token.clone(), reuse: Reuse::Never };
+    Backend { daemon: Arc::new(daemon), port: backend.port }
 }
 
 async fn find(runtime: &dyn Isolated, sandbox: &SandboxId, id: &str) -> Result<Seen, ApiError> {
@@ -237,7 +241,7 @@ fn failed(error: RuntimeError) -> ApiError {
 
 /// Asks an execd something on behalf of this server. Its answer is hostile input: bounded, and used for its own sandbox
 /// only.
-async fn ask<T: serde::de::DeserializeOwned>(
+pub(super) async fn ask<T: serde::de::DeserializeOwned>(
     app: &Arc<App>,
     backend: &Backend,
     path: &str,
@@ -245,7 +249,7 @@ async fn ask<T: serde::de::DeserializeOwned>(
 ) -> Result<T, ApiError> {
     let request = http::Request::get(path)
         .header(http::header::HOST, "sandbox")
-        .header(headers::EXECD_ACCESS_TOKEN, secret_value(&backend.token))
+        .header(headers::EXECD_ACCESS_TOKEN, secret_value(&backend.daemon.token))
         .body(Body::empty())
         .map_err(|_| ApiError::internal("ask the sandbox's execd"))?;
     let bytes = tokio::time::timeout(ASK_LIMIT, exchange(app, backend, request, most_bytes)).await;
@@ -268,12 +272,7 @@ async fn exchange(
     request: http::Request<Body>,
     most_bytes: usize,
 ) -> Result<Bytes, ApiError> {
-    let (response, sender) = forward::send(app, backend, request, &forward::Activity::start()).await?;
-    let whole = read(response, most_bytes).await?;
-    if backend.session.is_none() {
-        app.pool.give(&backend.id, backend.port, sender);
-    }
-    Ok(whole)
+    read(app.ports.ask(backend, request).await?, most_bytes).await
 }
 
 fn strange(error: &serde_json::Error) -> ApiError {

@@ -36,7 +36,11 @@ pub(super) async fn capabilities(State(app): State<Arc<App>>) -> Json<Value> {
         "features": {
             "pause": runtime.pause,
             "images": app.images.is_some(),
-            "proxy": ["http", "websocket"],
+            "proxy": ["http", "websocket", "tcp"],
+            "signedLinks": [1, 2],
+            "secureAccess": true,
+            "renewOnAccess": app.config.renew_intent.enabled,
+            "idlePause": runtime.pause,
             "createWait": true,
             "snapshots": false,
             "pools": false,

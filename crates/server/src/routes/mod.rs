@@ -13,18 +13,42 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{OriginalUri, Request};
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, delete, get, patch, post};
+use axum::routing::{delete, get, patch, post};
 use http::{HeaderValue, Method, StatusCode, header};
 use protocol::error::code;
+use tower::Service as _;
 
 use crate::app::App;
 use crate::errors::ApiError;
+use crate::middleware::{Kind, identify};
 use crate::{middleware, network, proxy};
 
-/// The whole API.
-pub(crate) fn router(app: &Arc<App>) -> Router {
+/// Everything that this server answers: its API, and calls to ports, which bypass the API's routes.
+#[derive(Clone)]
+pub(crate) struct Routes {
+    app: Arc<App>,
+    api: Router,
+}
+
+impl Routes {
+    pub(crate) fn new(app: &Arc<App>) -> Self {
+        Self { app: app.clone(), api: router(app) }
+    }
+
+    pub(crate) async fn answer(self, request: Request) -> Response {
+        if ingress::is_port(request.uri().path()) {
+            let app = self.app;
+            return identify(request, Kind::Port, |request| async move { proxy::call(&app, request).await }).await;
+        }
+        let mut api = self.api;
+        let next = |request: Request| async move { api.call(request).await.unwrap_or_else(|never| match never {}) };
+        identify(request, Kind::Api, next).await
+    }
+}
+
+fn router(app: &Arc<App>) -> Router {
     let mut router = Router::new()
         .route("/health", get(about::health))
         .route("/version", get(about::version))
@@ -62,17 +86,13 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
                     .put(network::api::beneath)
                     .patch(network::api::beneath)
                     .delete(network::api::beneath),
-            )
-            .route(&at("/sandboxes/{id}/proxy/{port}"), any(proxy::call))
-            .route(&at("/sandboxes/{id}/proxy/{port}/"), any(proxy::call))
-            .route(&at("/sandboxes/{id}/proxy/{port}/{*rest}"), any(proxy::call));
+            );
     }
     router
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(app.clone(), middleware::limit))
         .layer(from_fn_with_state(app.clone(), middleware::authenticate))
-        .layer(from_fn(middleware::identify))
         .with_state(app.clone())
 }
 

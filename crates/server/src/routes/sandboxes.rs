@@ -48,7 +48,11 @@ pub(super) async fn create(
 ) -> Result<Response, ApiError> {
     let wait = Query::of(&uri).seconds("wait", MAX_WAIT_SECONDS)?;
     let request: CreateSandboxRequest = wire::decode(&body)?;
-    let rules = Rules { max_timeout_seconds: app.config.server.max_sandbox_timeout_seconds, leased: app.leased };
+    let rules = Rules {
+        max_timeout_seconds: app.config.server.max_sandbox_timeout_seconds,
+        leased: app.leased,
+        renews_on_access: app.config.renew_intent.enabled,
+    };
     let mut admitted = admit(request, &app.runtime.capabilities(), &rules)?;
     let capability = app.runtime.capabilities().network;
     admitted.spec.network = app.network.shape(admitted.spec.policy.as_ref(), &capability)?;

@@ -21,6 +21,8 @@ pub struct Execd {
     pub open: Arc<AtomicUsize>,
     /// Connections ever accepted.
     pub accepted: Arc<AtomicUsize>,
+    /// What it says runs in the sandbox.
+    pub running: Arc<AtomicUsize>,
     _socket: Socket,
 }
 
@@ -28,13 +30,14 @@ impl Execd {
     pub fn serve(path: PathBuf) -> Self {
         let open = Arc::new(AtomicUsize::new(0));
         let accepted = Arc::new(AtomicUsize::new(0));
-        let (counter, total) = (open.clone(), accepted.clone());
+        let running = Arc::new(AtomicUsize::new(0));
+        let (counter, total, busy) = (open.clone(), accepted.clone(), running.clone());
         let socket = Socket::serve(path, move |stream| {
-            let counter = counter.clone();
+            let (counter, busy) = (counter.clone(), busy.clone());
             counter.fetch_add(1, Ordering::SeqCst);
             total.fetch_add(1, Ordering::SeqCst);
             tokio::spawn(async move {
-                let service = hyper::service::service_fn(answer);
+                let service = hyper::service::service_fn(move |request| answer(request, busy.clone()));
                 let _ = hyper::server::conn::http1::Builder::new()
                     .serve_connection(TokioIo::new(stream), service)
                     .with_upgrades()
@@ -42,7 +45,7 @@ impl Execd {
                 counter.fetch_sub(1, Ordering::SeqCst);
             });
         });
-        Self { open, accepted, _socket: socket }
+        Self { open, accepted, running, _socket: socket }
     }
 }
 
@@ -79,12 +82,13 @@ fn full(status: u16, text: impl Into<Bytes>) -> Response<Body> {
     response
 }
 
-async fn answer(request: Request<Incoming>) -> Result<Response<Body>, std::io::Error> {
+async fn answer(request: Request<Incoming>, running: Arc<AtomicUsize>) -> Result<Response<Body>, std::io::Error> {
     if request.method() == Method::CONNECT {
         return Ok(connect(request).await);
     }
     Ok(match request.uri().path() {
         "/ping" => full(200, ""),
+        "/v1/activity" => full(200, format!("{{\"running\":{}}}", running.load(Ordering::SeqCst))),
         "/endless" => {
             let ticks = futures_util::stream::unfold((), |()| async {
                 tokio::time::sleep(Duration::from_millis(1)).await;

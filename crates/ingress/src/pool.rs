@@ -6,16 +6,13 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use hyper::client::conn::http1::SendRequest;
-use lifecycle::spec::SandboxId;
-
-use crate::app::App;
 
 /// Idle connections kept for one port: a client's usual parallelism.
 const MAX_IDLE_PER_PORT: usize = 8;
 /// Idle connections kept in all; each holds two descriptors on this machine.
 const MAX_IDLE: usize = 256;
 /// How long an idle connection is kept; shorter than what servers in sandboxes usually keep.
-const IDLE_LIMIT: Duration = Duration::from_secs(4);
+pub(crate) const IDLE_LIMIT: Duration = Duration::from_secs(4);
 /// Longest wait for a connection whose last answer was just read to become free.
 const READY_LIMIT: Duration = Duration::from_millis(20);
 
@@ -26,13 +23,27 @@ struct Idle {
 
 /// Idle connections by sandbox and port.
 #[derive(Default)]
-pub(crate) struct Pool {
-    idle: Mutex<HashMap<(SandboxId, u16), Vec<Idle>>>,
+pub(crate) struct Pool(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    lists: HashMap<(Arc<str>, u16), Vec<Idle>>,
+    count: usize,
+}
+
+impl Kept {
+    fn retain(&mut self, mut keeps: impl FnMut(&str, &Idle) -> bool) {
+        self.lists.retain(|(id, _), list| {
+            list.retain(|idle| keeps(id, idle));
+            !list.is_empty()
+        });
+        self.count = self.lists.values().map(Vec::len).sum();
+    }
 }
 
 impl Pool {
     /// The most recently used idle connection to the port that is still good.
-    pub(super) async fn take(&self, id: &SandboxId, port: u16) -> Option<SendRequest<Body>> {
+    pub(crate) async fn take(&self, id: &Arc<str>, port: u16) -> Option<SendRequest<Body>> {
         loop {
             let mut sender = self.pop(id, port)?;
             if let Ok(Ok(())) = tokio::time::timeout(READY_LIMIT, sender.ready()).await {
@@ -41,51 +52,42 @@ impl Pool {
         }
     }
 
-    fn pop(&self, id: &SandboxId, port: u16) -> Option<SendRequest<Body>> {
-        let mut idle = self.idle.lock().expect("no holder panics");
-        let list = idle.get_mut(&(id.clone(), port))?;
+    fn pop(&self, id: &Arc<str>, port: u16) -> Option<SendRequest<Body>> {
+        let mut kept = self.0.lock().expect("no holder panics");
+        let list = kept.lists.get_mut(&(id.clone(), port))?;
+        let before = list.len();
         let last = list.pop().filter(|last| last.since.elapsed() < IDLE_LIMIT && !last.sender.is_closed());
         if last.is_none() {
             // Those below it are older.
             list.clear();
         }
+        let taken = before - list.len();
+        kept.count -= taken;
         last.map(|last| last.sender)
     }
 
     /// Keeps a connection whose answer was read to its end.
-    pub(super) fn give(&self, id: &SandboxId, port: u16, sender: SendRequest<Body>) {
+    pub(crate) fn give(&self, id: &Arc<str>, port: u16, sender: SendRequest<Body>) {
         if sender.is_closed() {
             return;
         }
-        let mut idle = self.idle.lock().expect("no holder panics");
-        if idle.values().map(Vec::len).sum::<usize>() >= MAX_IDLE {
+        let mut kept = self.0.lock().expect("no holder panics");
+        if kept.count >= MAX_IDLE {
             return;
         }
-        let list = idle.entry((id.clone(), port)).or_default();
+        let list = kept.lists.entry((id.clone(), port)).or_default();
         if list.len() < MAX_IDLE_PER_PORT {
             list.push(Idle { sender, since: Instant::now() });
+            kept.count += 1;
         }
     }
 
-    /// Closes the idle connections of a sandbox.
-    pub(crate) fn forget(&self, id: &SandboxId) {
-        self.idle.lock().expect("no holder panics").retain(|(of, _), _| of != id);
+    pub(crate) fn forget(&self, id: &str) {
+        self.0.lock().expect("no holder panics").retain(|of, _| of != id);
     }
 
-    fn expire(&self) {
-        self.idle.lock().expect("no holder panics").retain(|_, list| {
-            list.retain(|idle| idle.since.elapsed() < IDLE_LIMIT && !idle.sender.is_closed());
-            !list.is_empty()
-        });
-    }
-}
-
-/// Closes connections that were idle for too long, until the server ends.
-pub(crate) async fn expire(app: Arc<App>) {
-    loop {
-        tokio::select! {
-            () = app.closing.cancelled() => return,
-            () = tokio::time::sleep(IDLE_LIMIT) => app.pool.expire(),
-        }
+    pub(crate) fn expire(&self) {
+        let is_good = |idle: &Idle| idle.since.elapsed() < IDLE_LIMIT && !idle.sender.is_closed();
+        self.0.lock().expect("no holder panics").retain(|_, idle| is_good(idle));
     }
 }

@@ -8,56 +8,72 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use lifecycle::runtime::ExecdAddress;
-use protocol::error::code;
 use protocol::headers::EXECD_ACCESS_TOKEN;
 use rustix::fs::OFlags;
 use secrecy::ExposeSecret as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Instant;
 
-use super::{Backend, EXECD_PORT};
-use crate::errors::ApiError;
+use crate::error::{Error, ErrorKind};
+use crate::{Address, Backend, EXECD_PORT};
 
 /// How long execd may take to accept and, for a port, to answer whether something listens there.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// How long a port on which nothing listens is tried again: a server that was just started is nearly there, and
+/// whoever polls for it asks again anyway.
+const LISTEN_WAIT: Duration = Duration::from_secs(1);
+/// Between two such tries. Nothing in the system tells when a port begins to listen.
+const LISTEN_RETRY: Duration = Duration::from_millis(50);
 /// Most bytes of execd's answer to CONNECT.
 const MAX_ANSWER_BYTES: usize = 8 * 1024;
-/// When a caller should try again whose port does not listen yet.
-const RETRY_AFTER_SECONDS: u32 = 1;
 
 /// Bytes to and from one port.
-pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// A connection to the backend's port.
-pub(super) async fn open(backend: &Backend) -> Result<Box<dyn Duplex>, ApiError> {
-    match tokio::time::timeout(CONNECT_LIMIT, open_unbounded(backend)).await {
-        Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(problem)) => Err(unreachable(backend, &problem)),
-        Err(_late) => Err(ApiError::new(
-            http::StatusCode::GATEWAY_TIMEOUT,
-            code::BACKEND_TIMEOUT,
-            format!("port {} of the sandbox took longer than {} s to accept", backend.port, CONNECT_LIMIT.as_secs()),
-        )),
+/// Why a connection did not come about.
+enum Problem {
+    Execd(io::Error),
+    NotListening,
+}
+
+impl From<io::Error> for Problem {
+    fn from(error: io::Error) -> Self {
+        Self::Execd(error)
     }
 }
 
-/// Why a port cannot be reached, as an answer.
-fn unreachable(backend: &Backend, problem: &io::Error) -> ApiError {
-    let message = if backend.port == EXECD_PORT {
-        format!("the sandbox's execd cannot be reached: {problem}")
-    } else {
-        format!("port {} of the sandbox cannot be reached: {problem}", backend.port)
-    };
-    ApiError::new(http::StatusCode::BAD_GATEWAY, code::BACKEND_CONNECTION_FAILED, message)
-        .retry_after(RETRY_AFTER_SECONDS)
+/// A connection to the backend's port; waits a moment where nothing listens yet.
+pub(crate) async fn open(backend: &Backend) -> Result<Box<dyn Duplex>, Error> {
+    let patience = Instant::now() + LISTEN_WAIT;
+    loop {
+        match tokio::time::timeout(CONNECT_LIMIT, open_once(backend)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(Problem::Execd(problem))) => {
+                let message = format!("the sandbox's execd cannot be reached: {problem}");
+                return Err(Error::new(ErrorKind::Unreachable, message));
+            }
+            Ok(Err(Problem::NotListening)) if Instant::now() + LISTEN_RETRY < patience => {
+                tokio::time::sleep(LISTEN_RETRY).await;
+            }
+            Ok(Err(Problem::NotListening)) => {
+                let message = format!("port {} of the sandbox cannot be reached: nothing listens there", backend.port);
+                return Err(Error::new(ErrorKind::NotListening, message));
+            }
+            Err(_late) => {
+                let limit = CONNECT_LIMIT.as_secs();
+                let message = format!("port {} of the sandbox took longer than {limit} s to accept", backend.port);
+                return Err(Error::new(ErrorKind::TimedOut, message));
+            }
+        }
+    }
 }
 
-async fn open_unbounded(backend: &Backend) -> io::Result<Box<dyn Duplex>> {
-    let stream: Box<dyn Duplex> = match &backend.address {
-        ExecdAddress::Unix(path) => Box::new(connect_unix(path).await?),
-        ExecdAddress::Tcp(address) => {
+async fn open_once(backend: &Backend) -> Result<Box<dyn Duplex>, Problem> {
+    let stream: Box<dyn Duplex> = match &backend.daemon.address {
+        Address::Unix(path) => Box::new(connect_unix(path).await?),
+        Address::Tcp(address) => {
             let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
             Box::new(stream)
@@ -87,30 +103,30 @@ async fn connect_unix(path: &Path) -> io::Result<UnixStream> {
 }
 
 /// Asks execd for the port.
-async fn tunnel(mut stream: Box<dyn Duplex>, backend: &Backend) -> io::Result<Box<dyn Duplex>> {
+async fn tunnel(mut stream: Box<dyn Duplex>, backend: &Backend) -> Result<Box<dyn Duplex>, Problem> {
     let port = backend.port;
     let head = format!(
         "CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{EXECD_ACCESS_TOKEN}: {}\r\n\r\n",
-        backend.token.expose_secret()
+        backend.daemon.token.expose_secret()
     );
     stream.write_all(head.as_bytes()).await?;
     let mut answer = BytesMut::with_capacity(512);
     let length = loop {
         if stream.read_buf(&mut answer).await? == 0 {
-            return Err(io::Error::other("execd closed the connection"));
+            return Err(io::Error::other("it closed the connection").into());
         }
         if let Some(at) = answer.windows(4).position(|four| four == b"\r\n\r\n") {
             break at + 4;
         }
         if answer.len() > MAX_ANSWER_BYTES {
-            return Err(io::Error::other("execd answered with too long a head"));
+            return Err(io::Error::other("it answered with too long a head").into());
         }
     };
     let status = answer.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok()).unwrap_or_default().to_owned();
     match status.as_str() {
         "200" => {}
-        "502" | "503" | "504" => return Err(io::Error::other("nothing listens there")),
-        other => return Err(io::Error::other(format!("execd answered {other}"))),
+        "502" | "503" | "504" => return Err(Problem::NotListening),
+        other => return Err(io::Error::other(format!("it answered {other}")).into()),
     }
     answer.advance(length);
     Ok(Box::new(Tunnel { first: answer.freeze(), stream }))

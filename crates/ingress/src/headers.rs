@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue};
-use protocol::headers;
+use protocol::headers as names;
 use secrecy::{ExposeSecret as _, SecretString};
 
-use super::target::Target;
-use super::{Backend, EXECD_PORT};
+use crate::target::Target;
+use crate::{Backend, EXECD_PORT};
 
 /// Headers that belong to one connection, beside those that `Connection` lists.
 const HOP_BY_HOP: [HeaderName; 10] = [
@@ -26,10 +26,10 @@ const HOP_BY_HOP: [HeaderName; 10] = [
 
 /// Headers that end at this server: they open it or the sandbox, or say who speaks to it.
 const OURS: [HeaderName; 7] = [
-    HeaderName::from_static(headers::API_KEY),
-    HeaderName::from_static(headers::EXECD_ACCESS_TOKEN),
-    HeaderName::from_static(headers::SECURE_ACCESS),
-    HeaderName::from_static(headers::ACCESS_RENEW),
+    HeaderName::from_static(names::API_KEY),
+    HeaderName::from_static(names::EXECD_ACCESS_TOKEN),
+    HeaderName::from_static(names::SECURE_ACCESS),
+    HeaderName::from_static(names::ACCESS_RENEW),
     header::AUTHORIZATION,
     header::COOKIE,
     header::HOST,
@@ -43,7 +43,7 @@ const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
 /// Whether a caller's word about where a request came from counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Forwarded {
+pub enum Forwarded {
     /// Replaced by what this server saw.
     Replace,
     /// Kept when present.
@@ -51,7 +51,7 @@ pub(super) enum Forwarded {
 }
 
 /// The headers that the backend sees.
-pub(super) fn for_backend(
+pub(crate) fn for_backend(
     mut headers: HeaderMap,
     backend: &Backend,
     target: &Target<'_>,
@@ -91,26 +91,61 @@ pub(super) fn for_backend(
         HeaderValue::try_from(format!("127.0.0.1:{}", backend.port)).expect("an address is a header value"),
     );
     if backend.port == EXECD_PORT {
-        headers.insert(HeaderName::from_static(headers::EXECD_ACCESS_TOKEN), secret_value(&backend.token));
+        headers.insert(HeaderName::from_static(names::EXECD_ACCESS_TOKEN), secret_value(&backend.daemon.token));
     }
     headers
 }
 
+/// How a caller sees the port, for what an answer says of itself.
+pub(crate) struct Prefix {
+    pub(crate) text: String,
+    /// Whether the call came by a link: a browser may show the answer as a page of its own.
+    pub(crate) is_link: bool,
+}
+
+/// Headers of an application with which a page would reach beyond itself: they are for its whole origin, which here
+/// is everybody's.
+const OF_THE_ORIGIN: [HeaderName; 5] = [
+    header::SET_COOKIE,
+    header::STRICT_TRANSPORT_SECURITY,
+    HeaderName::from_static("clear-site-data"),
+    HeaderName::from_static("service-worker-allowed"),
+    header::ALT_SVC,
+];
+
+/// What makes a page that a link opens an origin of its own: it shares neither storage nor workers with other
+/// sandboxes' pages, and does not count as the API's page. Further policies of the application's own narrow it.
+const OWN_ORIGIN: HeaderValue =
+    HeaderValue::from_static("sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts");
+
 /// The headers that the caller sees.
-pub(super) fn for_caller(headers: &mut HeaderMap, prefix: &str) {
+pub(crate) fn for_caller(headers: &mut HeaderMap, prefix: &Prefix) {
     drop_hop_by_hop(headers);
     headers.remove(header::SERVER);
+    // Only the platform says that an answer is its own.
+    headers.remove(names::ERROR_SOURCE);
+    if prefix.is_link {
+        for name in &OF_THE_ORIGIN {
+            headers.remove(name);
+        }
+        headers.append(header::CONTENT_SECURITY_POLICY, OWN_ORIGIN);
+        // The address is the right to call: no other host may learn it.
+        headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    }
     // A path of the application's own lies under the prefix here.
     let location = headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
     if let Some(path) = location.filter(|path| path.starts_with('/') && !path.starts_with("//"))
-        && let Ok(moved) = HeaderValue::try_from(format!("{prefix}{path}"))
+        && let Ok(moved) = HeaderValue::try_from(format!("{}{path}", prefix.text))
     {
         headers.insert(header::LOCATION, moved);
     }
 }
 
 /// A token as a header value that no log shows.
-pub(super) fn secret_value(token: &SecretString) -> HeaderValue {
+///
+/// # Panics
+/// The token holds what a header cannot: ours are base64.
+pub fn secret_value(token: &SecretString) -> HeaderValue {
     let mut value = HeaderValue::try_from(token.expose_secret()).expect("base64 is a header value");
     value.set_sensitive(true);
     value
