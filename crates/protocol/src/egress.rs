@@ -22,6 +22,15 @@ pub struct NetworkPolicy {
     pub unknown: BTreeMap<String, Value>,
 }
 
+impl NetworkPolicy {
+    /// Whether anything may leave by it, or might: everything but `deny` counts.
+    pub fn opens(&self) -> bool {
+        let is_deny =
+            |action: &Option<String>| action.as_ref().is_none_or(|action| action.eq_ignore_ascii_case("deny"));
+        !is_deny(&self.default_action) || self.egress.iter().any(|rule| !is_deny(&rule.action))
+    }
+}
+
 /// One rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkRule {

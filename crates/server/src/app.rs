@@ -6,7 +6,8 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use lifecycle::runtime::Runtime;
+use lifecycle::admit::NO_NETWORK;
+use lifecycle::runtime::{Capabilities, Runtime};
 use lifecycle::spec::SandboxId;
 use lifecycle::state::{Event, State, reason};
 use protocol::error::code;
@@ -50,6 +51,15 @@ pub(crate) struct App {
 }
 
 impl App {
+    /// What the runtime can do in this server: without an egress process nothing leaves, whatever the runtime can.
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        let mut capabilities = self.runtime.capabilities();
+        if !self.network.can_leave() {
+            capabilities.network = NO_NETWORK.to_owned();
+        }
+        capabilities
+    }
+
     /// The present instant, to the microsecond.
     pub(crate) fn now(&self) -> Timestamp {
         wire::micros(Timestamp::now())

@@ -83,7 +83,6 @@ async fn unknown_routes_and_methods_answer_with_code_and_message() {
         (Method::POST, "/v1/templates", "SANDBOX::TEMPLATE_NOT_SUPPORTED"),
         (Method::GET, "/v1/snapshots", "SNAPSHOT::NOT_IMPLEMENTED"),
         (Method::POST, "/v1/sandboxes/x/snapshots", "SNAPSHOT::NOT_IMPLEMENTED"),
-        (Method::GET, "/v1/sandboxes/x/networkpolicy", "SANDBOX::NETWORK_POLICY_NOT_SUPPORTED"),
     ] {
         server.call(method, path, None).await.is(501, code);
     }
@@ -214,6 +213,6 @@ async fn reports_of_latencies_are_checked() {
 async fn capabilities_say_what_sandboxes_can_have() {
     let server = Server::start().await;
     let body = server.get("/v1/capabilities").await.json();
-    assert_eq!((&body["network"], &body["runtime"]["runtime"]), (&json!("egress"), &json!("fake")));
+    assert_eq!((&body["network"], &body["runtime"]["runtime"]), (&json!("none"), &json!("fake")));
     assert_eq!((&body["features"]["pause"], &body["features"]["snapshots"]), (&json!(true), &json!(false)));
 }

@@ -303,12 +303,7 @@ fn timeout(timeout: Option<i64>, rules: &Rules) -> Result<Option<u64>, Refusal> 
 
 /// Passes the policy on, whose meaning is checked where it is put in force. A policy by which nothing leaves holds anywhere.
 fn network_policy(policy: Option<NetworkPolicy>, runtime: &Capabilities) -> Result<Option<NetworkPolicy>, Refusal> {
-    let opens = |policy: &NetworkPolicy| {
-        let is_deny =
-            |action: &Option<String>| action.as_ref().is_none_or(|action| action.eq_ignore_ascii_case("deny"));
-        !is_deny(&policy.default_action) || policy.egress.iter().any(|rule| !is_deny(&rule.action))
-    };
-    if runtime.network == NO_NETWORK && policy.as_ref().is_some_and(opens) {
+    if runtime.network == NO_NETWORK && policy.as_ref().is_some_and(NetworkPolicy::opens) {
         let problem = "sandboxes have no way out on this machine, so nothing can be allowed; `osb doctor` says what is \
                        missing; leave the policy out or allow nothing";
         return Err(Refusal::unsupported("networkPolicy", problem));

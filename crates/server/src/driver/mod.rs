@@ -274,11 +274,13 @@ impl Driver {
         }
         let (app, id, before) = (self.app.clone(), self.row.id.clone(), self.row.spec.clone());
         let policy = edit.of(before.policy.as_ref());
-        let network = app.network.shape(Some(&policy), &app.runtime.capabilities().network)?;
-        let made_without = before.network == Network::None;
-        if made_without && network != Network::None {
-            let message = "the sandbox was made without a way out, and none can be added; make a new one";
-            return Err(ApiError::conflict(code::POLICY_NOT_SUPPORTED, message));
+        let mut network = app.network.shape(Some(&policy), &app.capabilities().network)?;
+        if before.network == Network::None {
+            if policy.opens() {
+                let message = "the sandbox was made without a way out, and none can be added; make a new one";
+                return Err(ApiError::conflict(code::POLICY_NOT_SUPPORTED, message));
+            }
+            network = Network::None;
         }
         let after = SandboxSpec {
             policy: Some(policy),

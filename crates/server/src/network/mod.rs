@@ -55,13 +55,18 @@ impl Network {
         Self { egress, config, names, held: Mutex::default() }
     }
 
+    /// Whether there is an egress process at all.
+    pub(crate) fn can_leave(&self) -> bool {
+        self.egress.is_some()
+    }
+
     /// The shape of a sandbox's network under this policy; `None` is what the operator lets every sandbox do.
     ///
     /// # Errors
     /// The first field of the policy that means nothing, by its name.
     pub(crate) fn shape(&self, policy: Option<&NetworkPolicy>, capability: &str) -> Result<Shape, ApiError> {
         let parsed = Policy::parse(&self.source(policy), "networkPolicy").map_err(|invalid| refused(&invalid))?;
-        if self.egress.is_none() || capability == NO_NETWORK {
+        if capability == NO_NETWORK {
             return Ok(Shape::None);
         }
         let ranges = parsed.reachable(egress::names::DEFAULT_RANGE.into());

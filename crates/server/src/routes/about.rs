@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::{HeaderMap, StatusCode, header};
+use lifecycle::admit::NO_NETWORK;
 use protocol::error::code;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -29,7 +30,7 @@ pub(super) async fn version() -> Json<Value> {
 
 /// `GET /capabilities` (ours): what sandboxes of this server can have.
 pub(super) async fn capabilities(State(app): State<Arc<App>>) -> Json<Value> {
-    let runtime = app.runtime.capabilities();
+    let runtime = app.capabilities();
     Json(json!({
         "version": VERSION,
         "network": runtime.network,
@@ -46,7 +47,7 @@ pub(super) async fn capabilities(State(app): State<Arc<App>>) -> Json<Value> {
             "pools": false,
             "templates": false,
             "volumes": false,
-            "networkPolicy": false,
+            "networkPolicy": runtime.network != NO_NETWORK,
             "credentialProxy": false,
             "lifecycleHooks": ["preStart", "periodic", "beforePause", "afterResume", "beforeEnd"],
         },

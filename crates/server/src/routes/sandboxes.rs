@@ -53,9 +53,9 @@ pub(super) async fn create(
         leased: app.leased,
         renews_on_access: app.config.renew_intent.enabled,
     };
-    let mut admitted = admit(request, &app.runtime.capabilities(), &rules)?;
-    let capability = app.runtime.capabilities().network;
-    admitted.spec.network = app.network.shape(admitted.spec.policy.as_ref(), &capability)?;
+    let capabilities = app.capabilities();
+    let mut admitted = admit(request, &capabilities, &rules)?;
+    admitted.spec.network = app.network.shape(admitted.spec.policy.as_ref(), &capabilities.network)?;
     let id = SandboxId::parse(&uuid::Uuid::new_v4().hyphenated().to_string()).expect("a UUID is an id");
     let now = app.now();
     let expires_at = admitted
