@@ -163,12 +163,32 @@ def test_usage_events_are_taken_and_checked(raw):
     assert wrong.status_code in (400, 422), wrong.text
 
 
-def test_the_policy_port_answers_501_until_it_exists(raw, raw_sandbox):
+def test_policy_operations(raw, raw_sandbox):
     sandbox_id, _ = raw_sandbox
     where = raw.get(f"/sandboxes/{sandbox_id}/endpoints/18080").json()
-    answer = httpx.get(f"http://{where['endpoint']}/policy", headers=where["headers"])
-    assert (answer.status_code, bool(answer.json()["code"])) == (501, True)
-    assert raw.get(f"/sandboxes/{sandbox_id}/networkpolicy").status_code == 501
+    rule = {"action": "allow", "target": "a.test"}
+    with httpx.Client(base_url=f"http://{where['endpoint']}", headers=where["headers"]) as port:
+        assert port.get("/healthz").status_code == 200
+        for method in ("PUT", "POST"):
+            put = port.request(method, "/policy", json={"defaultAction": "deny", "egress": [rule]})
+            assert (put.status_code, put.json()["mode"]) == (200, "enforcing")
+            refuse({400}, port.request(method, "/policy", json={"defaultAction": "maybe"}))
+        assert port.get("/policy").json()["policy"] == {"defaultAction": "deny", "egress": [rule]}
+        assert port.patch("/policy", json=[{"action": "deny", "target": "b.test"}]).status_code == 200
+        refuse({400}, port.patch("/policy", json=[]))
+        assert "reason" in port.request("DELETE", "/policy", json=["c.test"]).json()
+        assert port.request("DELETE", "/policy", json=["a.test"]).status_code == 200
+        refuse({400}, port.request("DELETE", "/policy", json=[]))
+        assert port.get("/policy").json()["policy"]["egress"] == [{"action": "deny", "target": "b.test"}]
+        assert port.post("/policy").json()["mode"] == "deny_all"
+    assert httpx.get(f"http://{where['endpoint']}/policy").status_code == 401
+    beneath = f"/sandboxes/{sandbox_id}/networkpolicy"
+    assert raw.get(beneath).json()["policy"] == {"defaultAction": "deny", "egress": []}
+    assert raw.put(beneath, json={"egress": [rule]}).status_code == 200
+    assert raw.patch(beneath, json=[{"action": "deny", "target": "b.test"}]).status_code == 200
+    assert raw.request("DELETE", beneath, json=["b.test"]).status_code == 200
+    refuse({400}, raw.put(beneath, json={"egress": [{"action": "let", "target": "a.test"}]}))
+    refuse({404}, raw.get("/sandboxes/none/networkpolicy"))
 
 
 def refuse(statuses, answer):

@@ -133,7 +133,7 @@ WRONG_IN_SDK = {
     "env": {"env": {"A=B": "1"}},
     "metadata": {"metadata": {"bad key!": "1"}},
     "entrypoint": {"entrypoint": [" "]},
-    "policy": {"network_policy": NetworkPolicy(egress=[NetworkRule(action="allow", target="x.org")])},
+    "policy": {"network_policy": NetworkPolicy(egress=[NetworkRule(action="allow", target="no name")])},
     "credential-proxy": {
         "credential_proxy": CredentialProxyConfig(enabled=True),
         "network_policy": NetworkPolicy(defaultAction="deny"),
