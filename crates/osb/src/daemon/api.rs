@@ -94,6 +94,7 @@ fn start(args: &ServerArgs, global: &Global, control: std::os::fd::BorrowedFd<'_
     if let Some(id) = boot.run_as {
         become_nobody(id).map_err(|errno| Failure::new("START_FAILED", format!("become user {id}: {errno}")))?;
     }
+    raise_open_files();
     telemetry::init(config.log.level.parse().unwrap_or(telemetry::Level::Info));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new("START_FAILED", format!("start the event loop: {error}")))?;
@@ -101,6 +102,15 @@ fn start(args: &ServerArgs, global: &Global, control: std::os::fd::BorrowedFd<'_
     let _lock = lock;
     let control = control.try_clone_to_owned().map_err(|error| Failure::new("START_FAILED", error.to_string()))?;
     runtime.block_on(serve(config, boot, TcpListener::from(listener), Processes { jailer, egress }, control))
+}
+
+/// Takes all the descriptors that it may have: four sockets of each sandbox are kept, and most machines allow a process
+/// 1,024 unless it asks.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let most = getrlimit(Resource::Nofile).maximum;
+    // Up to its own upper limit nobody is refused.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most });
 }
 
 /// Gives up every right for good: no groups, an id of its own, no capability, nothing to gain by exec.
