@@ -97,15 +97,18 @@ pub enum Request {
         /// The sandbox.
         sandbox: String,
     },
-    /// Say what became of a sandbox's questions and connections.
+    /// Say what became of a sandbox's questions and connections; of one that is not attached, what is kept.
     Verdicts {
         /// The sandbox.
         sandbox: String,
         /// Only events after this sequence.
         after: u64,
     },
-    /// Say of all sandboxes what became of questions and connections, as it happens. The reply socket stays open.
+    /// Say what became of questions and connections, as it happens. The reply socket stays open. The first packet comes at
+    /// once, whether or not there is an event.
     Watch {
+        /// Of which sandbox; of all if absent.
+        sandbox: Option<String>,
         /// Only events after this sequence.
         after: u64,
     },
@@ -127,14 +130,23 @@ pub enum Reply {
     /// Sockets are beside this packet.
     Listeners,
     /// Events, oldest first.
-    Events {
-        /// At most [`EVENTS_PER_PACKET`].
-        events: Vec<Event>,
-    },
+    Events(Events),
     /// What there is.
     Stats(Stats),
     /// It could not be done.
     Failed(Failure),
+}
+
+/// Some events of a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Events {
+    /// The process: sequences of another one mean nothing to it.
+    pub instance: u64,
+    /// How many events the sandbox has had, those included that were not kept; what is not among these, nor was before, is
+    /// lost. 0 where that cannot be said: more packets follow, or several sandboxes are told of.
+    pub count: u64,
+    /// At most [`EVENTS_PER_PACKET`], oldest first.
+    pub events: Vec<Event>,
 }
 
 /// Why something could not be done.

@@ -97,7 +97,7 @@ pub async fn run(sandbox: &Arc<Sandbox>, client: TcpStream) {
         Some(to) => connection(sandbox, client, to).await,
         None => {
             let to = client.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
-            Told { sandbox, id: sandbox.shared.next_flow(), name: None, to }.denied(Reason::Local);
+            Told { sandbox, id: sandbox.shared.next_flow(), name: None, to }.denied(None, Reason::Local);
         }
     }
 }
@@ -126,8 +126,8 @@ struct Told<'a> {
 }
 
 impl Told<'_> {
-    fn denied(&self, reason: Reason) {
-        self.decided(Action::Deny, None, reason);
+    fn denied(&self, dialled: Option<IpAddr>, reason: Reason) {
+        self.decided(Action::Deny, dialled, reason);
     }
 
     fn decided(&self, action: Action, dialled: Option<IpAddr>, reason: Reason) {
@@ -148,11 +148,11 @@ async fn connection(sandbox: &Arc<Sandbox>, client: TcpStream, to: SocketAddr) {
                 () = sandbox.stop.cancelled() => return,
             }
         }
-        Err(reason) => Err(reason),
+        Err(reason) => Err(reason.into()),
     };
     let (upstream, dialled, because) = match reached {
         Ok(reached) => reached,
-        Err(reason) => return told.denied(reason),
+        Err(Refused { address, reason }) => return told.denied(address, reason),
     };
     relay::reset_on_close(&upstream);
     let flow = Arc::new(Flow {
@@ -172,7 +172,7 @@ async fn connection(sandbox: &Arc<Sandbox>, client: TcpStream, to: SocketAddr) {
     let policy = sandbox.policy();
     if !flow.is_allowed_by(&policy) {
         let because = policy.decide(flow.name.as_ref(), &flow.dialled).because;
-        return told.denied(Reason::Policy { because });
+        return told.denied(Some(flow.dialled.address), Reason::Policy { because });
     }
     told.decided(Action::Allow, Some(flow.dialled.address), Reason::Policy { because });
     let end = pump(sandbox, &flow, &client, &upstream).await;
@@ -182,7 +182,8 @@ async fn connection(sandbox: &Arc<Sandbox>, client: TcpStream, to: SocketAddr) {
     }
     let (sent_bytes, received_bytes) = flow.bytes();
     let presented = flow.presented.get().map(ToString::to_string);
-    sandbox.journal.record(What::Closed { flow: flow.id, presented, sent_bytes, received_bytes, end });
+    let name = flow.name.as_ref().map(ToString::to_string);
+    sandbox.journal.record(What::Closed { flow: flow.id, name, to, presented, sent_bytes, received_bytes, end });
 }
 
 /// The name that an address stands for, if it is one for names.
@@ -195,18 +196,30 @@ fn whom(sandbox: &Sandbox, to: SocketAddr) -> Result<Option<Name>, Reason> {
     }
 }
 
+/// Why nothing was dialled, and the address that was refused if the name was not.
+struct Refused {
+    address: Option<IpAddr>,
+    reason: Reason,
+}
+
+impl From<Reason> for Refused {
+    fn from(reason: Reason) -> Self {
+        Self { address: None, reason }
+    }
+}
+
 /// Dials what the policy permits, at an address that it permits.
 async fn reach(
     sandbox: &Sandbox,
     name: Option<&Name>,
     to: SocketAddr,
-) -> Result<(TcpStream, Dialled, Because), Reason> {
+) -> Result<(TcpStream, Dialled, Because), Refused> {
     let policy = sandbox.policy();
     let addresses: Arc<[IpAddr]> = match name {
         Some(name) => {
             let verdict = policy.name(name, to.port());
             if !verdict.is_allowed() {
-                return Err(Reason::Policy { because: verdict.because });
+                return Err(Reason::Policy { because: verdict.because }.into());
             }
             let found = sandbox.cache.addresses(&sandbox.shared.resolver, name).await;
             found.map_err(|error| Reason::Unresolved { message: error.to_string() })?
@@ -214,18 +227,19 @@ async fn reach(
         None => Arc::from([to.ip()]),
     };
     let mut permitted = Vec::new();
-    let mut refused = Because::Default;
+    let mut refused = (None, Because::Default);
     for address in addresses.iter() {
         let dialled = sandbox.shared.look_at(*address, to.port());
         let verdict = policy.decide(name, &dialled);
         if verdict.is_allowed() {
             permitted.push((dialled, verdict.because));
         } else {
-            refused = verdict.because;
+            refused = (Some(dialled.address), verdict.because);
         }
     }
     if permitted.is_empty() {
-        return Err(Reason::Policy { because: refused });
+        let (address, because) = refused;
+        return Err(Refused { address, reason: Reason::Policy { because } });
     }
     let addresses: Vec<IpAddr> = permitted.iter().map(|(dialled, _)| dialled.address).collect();
     let unreachable = |error: io::Error| Reason::Unreachable { message: error.to_string() };

@@ -23,7 +23,7 @@
 //! control.configure(egress::Settings { resolvers, ..Default::default() }).await?;
 //! let names = std::fs::File::options().read(true).write(true).create(true).truncate(false).open("names")?;
 //! control.attach("sandbox-1", &listeners, names.as_fd(), 1, &source).await?;
-//! let mut watch = control.watch(0).await?;
+//! let mut watch = control.watch(Some("sandbox-1"), 0).await?;
 //! while let Some(events) = watch.next().await {
 //!     println!("{events:?}");
 //! }
@@ -48,7 +48,7 @@ mod sandbox;
 pub mod verdicts;
 
 pub use control::{
-    Boot, Control, ControlError, EVENTS_PER_PACKET, Failure, SandboxStats, Settings, Stats, Watch, boot, pair,
+    Boot, Control, ControlError, EVENTS_PER_PACKET, Events, Failure, SandboxStats, Settings, Stats, Watch, boot, pair,
 };
 pub use process::run;
 pub use sandbox::Listeners;

@@ -55,7 +55,7 @@ pub enum What {
         name: Option<String>,
         /// Where the sandbox meant to go, as it sees it.
         to: SocketAddr,
-        /// The address that was dialled.
+        /// The address that was dialled, or that the policy refused.
         dialled: Option<IpAddr>,
         /// Allowed or denied.
         action: Action,
@@ -66,6 +66,10 @@ pub enum What {
     Closed {
         /// Its number.
         flow: u64,
+        /// The name that the sandbox connected to, if it came by name.
+        name: Option<String>,
+        /// Where the sandbox meant to go, as it sees it.
+        to: SocketAddr,
         /// The name in its first bytes (SNI, Host), if there was one.
         presented: Option<String>,
         /// Bytes from the sandbox.

@@ -115,7 +115,7 @@ async fn events_are_told_as_they_happen() {
     world.origin(ORIGIN, 80, "good");
     let proxy = Proxy::start(&world).await;
     let inside = Inside::new();
-    let mut watch = proxy.control.watch(0).await.expect("a watch");
+    let mut watch = proxy.control.watch(None, 0).await.expect("a watch");
     proxy
         .attach(&inside, &policy(serde_json::json!({"egress": [{"action": "allow", "target": "good.example"}]})))
         .await;
@@ -127,7 +127,7 @@ async fn events_are_told_as_they_happen() {
     let mut events = Vec::new();
     while !serde_json::to_string(&events).expect("JSON").contains("closed") {
         let more = tokio::time::timeout(common::PATIENCE, watch.next()).await.expect("in time").expect("events");
-        events.extend(more);
+        events.extend(more.events);
     }
     let closed = serde_json::to_value(events.last().expect("an event")).expect("JSON");
     assert_eq!((&closed["sent_bytes"], &closed["received_bytes"]), (&5.into(), &9.into()), "{closed}");

@@ -48,6 +48,82 @@ pub struct NetworkRule {
     pub unknown: BTreeMap<String, Value>,
 }
 
+/// Some of what became of a sandbox's questions for names and of its connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkEvents {
+    /// Oldest first.
+    pub events: Vec<NetworkEvent>,
+    /// Give it as `after` to go on.
+    pub next: String,
+    /// Events between `after` and `next` that were not kept.
+    pub lost: u64,
+    /// Whether what came after `after` was lost with an egress process; these are of its successor.
+    pub restarted: bool,
+}
+
+/// What became of one question for a name, or of a connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkEvent {
+    /// Give it as `after` to go on behind this event.
+    pub cursor: String,
+    /// Place among the sandbox's events, from 1, without gaps.
+    pub number: u64,
+    /// When.
+    pub at: String,
+    /// `question` (for a name; told when it has no answer), `connection` (begun or refused) or `closed`.
+    pub kind: String,
+    /// `allow` or `deny`; of what is closed only where it was the policy that ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<String>,
+    /// Why, as one word for programs.
+    pub reason: String,
+    /// Why, as a sentence.
+    pub message: String,
+    /// The rule that decided, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<DecidingRule>,
+    /// Number of the connection; its end has the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection: Option<u64>,
+    /// The name that was asked for or connected to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The type of record that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record_type: Option<String>,
+    /// The address that was connected to; where there is a name, the one that stands for it in this sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The port that was connected to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// The address that was dialled, or that the policy refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dialled: Option<String>,
+    /// The name in the first bytes of the connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub presented: Option<String>,
+    /// Bytes from the sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_bytes: Option<u64>,
+    /// Bytes to the sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received_bytes: Option<u64>,
+    /// Rules that would have let it through, where rules of the sandbox can.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub permit: Vec<NetworkRule>,
+}
+
+/// A rule that decided.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DecidingRule {
+    /// `always_deny`, `always_allow` (the operator's) or `user`.
+    pub list: String,
+    /// Its place, from 0.
+    pub index: usize,
+}
+
 fn null_as_empty<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<NetworkRule>, D::Error> {
     Option::<Vec<NetworkRule>>::deserialize(from).map(Option::unwrap_or_default)
 }

@@ -9,10 +9,9 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use tokio::sync::watch;
 
 use super::packet::{self, Socket};
-use super::{Failure, Reply, Request, Settings, Stats};
+use super::{Events, Failure, Reply, Request, Settings, Stats};
 use crate::policy::Source;
 use crate::sandbox::Listeners;
-use crate::verdicts::Event;
 
 /// How long an answer may take, the wait for a new process included. The slowest is a detach, which waits for tasks.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -120,10 +119,10 @@ impl Control {
     /// Up to [`super::EVENTS_PER_PACKET`] events of a sandbox after a sequence, oldest first.
     ///
     /// # Errors
-    /// When the sandbox is not attached.
-    pub async fn verdicts(&self, sandbox: &str, after: u64) -> Result<Vec<Event>, ControlError> {
+    /// When nobody answers.
+    pub async fn verdicts(&self, sandbox: &str, after: u64) -> Result<Events, ControlError> {
         match self.ask(&Request::Verdicts { sandbox: sandbox.to_owned(), after }, &[]).await? {
-            (Reply::Events { events }, _) => Ok(events),
+            (Reply::Events(events), _) => Ok(events),
             other => Err(unexpected(&other.0)),
         }
     }
@@ -139,14 +138,15 @@ impl Control {
         }
     }
 
-    /// Events of all sandboxes as they happen, until this process or that one ends.
+    /// Events of one sandbox, or of all, as they happen, until this process or that one ends.
     ///
     /// # Errors
     /// When it cannot be asked.
-    pub async fn watch(&self, after: u64) -> Result<Watch, ControlError> {
+    pub async fn watch(&self, sandbox: Option<&str>, after: u64) -> Result<Watch, ControlError> {
         let socket = self.socket.borrow().clone();
         let (ours, theirs) = packet::pair()?;
-        socket.send(&Request::Watch { after }, &[theirs.as_fd()]).await.map_err(|_| ControlError::Gone)?;
+        let request = Request::Watch { sandbox: sandbox.map(str::to_owned), after };
+        socket.send(&request, &[theirs.as_fd()]).await.map_err(|_| ControlError::Gone)?;
         Ok(Watch(Socket::new(ours)?))
     }
 
@@ -216,10 +216,10 @@ pub struct Watch(Socket);
 
 impl Watch {
     /// The next events, oldest first; `None` once the egress process is gone.
-    pub async fn next(&mut self) -> Option<Vec<Event>> {
+    pub async fn next(&mut self) -> Option<Events> {
         let (bytes, _) = self.0.receive().await.ok()??;
         match serde_json::from_slice(&bytes) {
-            Ok(Reply::Events { events }) => Some(events),
+            Ok(Reply::Events(events)) => Some(events),
             _ => None,
         }
     }

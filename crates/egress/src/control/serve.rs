@@ -10,14 +10,15 @@ use tokio_util::task::TaskTracker;
 
 use super::packet::Socket;
 use super::{
-    EVENTS_PER_PACKET, Failure, POLICY_BYTES, Reply, Request, SANDBOX_ID_BYTES, SandboxStats, Settings, Stats,
+    EVENTS_PER_PACKET, Events, Failure, POLICY_BYTES, Reply, Request, SANDBOX_ID_BYTES, SandboxStats, Settings, Stats,
 };
 use crate::policy::{Policy, Source};
 use crate::sandbox::{Attachment, Listeners, Sandbox, Shared};
 use crate::verdicts::Event;
 
-/// Readers of events at a time: the server, its successor, and somebody who debugs.
-const WATCHERS: usize = 8;
+/// Readers of events at a time: whoever watches a sandbox through the server. Each holds a descriptor, and is woken by
+/// every event.
+const WATCHERS: usize = 256;
 
 /// What is attached, by id.
 type Attached = Arc<Mutex<HashMap<String, Arc<Sandbox>>>>;
@@ -67,7 +68,7 @@ type Outcome = Result<(Reply, Vec<OwnedFd>), Failure>;
 impl Desk {
     async fn serve_one(&mut self, bytes: &[u8], fds: Vec<OwnedFd>, reply_to: Socket) {
         let request = match serde_json::from_slice(bytes) {
-            Ok(Request::Watch { after }) => return self.watch(after, reply_to),
+            Ok(Request::Watch { sandbox, after }) => return self.watch(sandbox, after, reply_to),
             Ok(request) => Ok(request),
             Err(error) => Err(malformed(error)),
         };
@@ -98,9 +99,14 @@ impl Desk {
                 Ok((Reply::Listeners, copies))
             }
             Request::Verdicts { sandbox, after } => {
-                let events = self.find(&sandbox)?.journal.after(after);
-                let events = events.iter().take(EVENTS_PER_PACKET).map(|event| Event::clone(event)).collect();
-                Ok((Reply::Events { events }, Vec::new()))
+                let of = Of { shared: &self.shared, attached: &self.attached, sandbox: Some(&sandbox) };
+                let count = of.count();
+                let events = of.events(after, u64::MAX);
+                let reply = match events.get(..EVENTS_PER_PACKET) {
+                    Some(first) if first.len() < events.len() => reply(self.instance, 0, first),
+                    _ => reply(self.instance, count, &events),
+                };
+                Ok((reply, Vec::new()))
             }
             Request::Stats => Ok((Reply::Stats(self.stats()), Vec::new())),
             Request::Watch { .. } => unreachable!("a watch is served before"),
@@ -173,29 +179,41 @@ impl Desk {
         }
     }
 
-    fn watch(&self, after: u64, reader: Socket) {
+    fn watch(&self, sandbox: Option<String>, after: u64, reader: Socket) {
         if self.watchers.len() >= WATCHERS {
             tracing::warn!("too many readers of events, one more was refused");
             return;
         }
-        self.watchers.spawn(tell(self.shared.clone(), self.attached.clone(), after, reader));
+        let (shared, attached, instance) = (self.shared.clone(), self.attached.clone(), self.instance);
+        self.watchers.spawn(async move {
+            let of = Of { shared: &shared, attached: &attached, sandbox: sandbox.as_deref() };
+            tell(&of, instance, after, &reader).await;
+        });
     }
 }
 
 /// Sends events to one reader as they happen. A slow one makes nobody wait: what it misses falls out of the rings, and
 /// shows as a gap in the numbers.
-async fn tell(shared: Arc<Shared>, attached: Attached, mut after: u64, reader: Socket) {
-    let mut changes = shared.verdicts.subscribe();
+async fn tell(of: &Of<'_>, instance: u64, mut after: u64, reader: &Socket) {
+    let mut changes = of.shared.verdicts.subscribe();
     changes.mark_changed();
+    let mut is_first = true;
     loop {
         tokio::select! {
             changed = changes.changed() => if changed.is_err() { return },
             () = reader.gone() => return,
         }
-        let newest = shared.verdicts.newest();
-        for packet in events(&shared, &attached, after, newest).chunks(EVENTS_PER_PACKET) {
-            let events = packet.iter().map(|event| Event::clone(event)).collect();
-            if reader.send(&Reply::Events { events }, &[]).await.is_err() {
+        let count = of.count();
+        let newest = of.shared.verdicts.newest();
+        let events = of.events(after, newest);
+        let mut packets = events.chunks(EVENTS_PER_PACKET).peekable();
+        if is_first && packets.peek().is_none() && reader.send(&reply(instance, count, &[]), &[]).await.is_err() {
+            return;
+        }
+        is_first = false;
+        while let Some(packet) = packets.next() {
+            let count = if packets.peek().is_some() { 0 } else { count };
+            if reader.send(&reply(instance, count, packet), &[]).await.is_err() {
                 return;
             }
         }
@@ -203,16 +221,38 @@ async fn tell(shared: Arc<Shared>, attached: Attached, mut after: u64, reader: S
     }
 }
 
-/// Every event that is kept of those after `after` up to `newest`, in order.
-fn events(shared: &Shared, attached: &Attached, after: u64, newest: u64) -> Vec<Arc<Event>> {
-    let sandboxes: Vec<Arc<Sandbox>> = lock(attached).values().cloned().collect();
-    let mut events: Vec<_> = sandboxes.iter().flat_map(|sandbox| sandbox.journal.after(after)).collect();
-    // Last, so that one which departs meanwhile is seen twice rather than never.
-    events.extend(shared.verdicts.departed(after));
-    events.retain(|event| event.sequence <= newest);
-    events.sort_unstable_by_key(|event| event.sequence);
-    events.dedup_by_key(|event| event.sequence);
-    events
+/// Whose events are asked for.
+struct Of<'a> {
+    shared: &'a Shared,
+    attached: &'a Attached,
+    /// All of them if absent.
+    sandbox: Option<&'a str>,
+}
+
+impl Of<'_> {
+    /// Every event that is kept of those after `after` up to `newest`, in order.
+    fn events(&self, after: u64, newest: u64) -> Vec<Arc<Event>> {
+        let is_meant = |id: &str| self.sandbox.is_none_or(|meant| meant == id);
+        let sandboxes: Vec<Arc<Sandbox>> =
+            lock(self.attached).values().filter(|sandbox| is_meant(&sandbox.id)).cloned().collect();
+        let mut events: Vec<_> = sandboxes.iter().flat_map(|sandbox| sandbox.journal.after(after)).collect();
+        // Last, so that one which departs meanwhile is seen twice rather than never.
+        events.extend(self.shared.verdicts.departed(after).into_iter().filter(|event| is_meant(&event.sandbox)));
+        events.retain(|event| event.sequence <= newest);
+        events.sort_unstable_by_key(|event| event.sequence);
+        events.dedup_by_key(|event| event.sequence);
+        events
+    }
+
+    /// How many events the one sandbox has had. Asked before [`Of::events`], so that those up to it are found there.
+    fn count(&self) -> u64 {
+        let one = self.sandbox.and_then(|sandbox| lock(self.attached).get(sandbox).cloned());
+        one.map_or(0, |sandbox| sandbox.journal.count())
+    }
+}
+
+fn reply(instance: u64, count: u64, events: &[Arc<Event>]) -> Reply {
+    Reply::Events(Events { instance, count, events: events.iter().map(|event| Event::clone(event)).collect() })
 }
 
 fn read_policy(file: OwnedFd) -> Result<Policy, Failure> {

@@ -8,8 +8,10 @@
 pub(crate) mod api;
 mod apply;
 mod edit;
+pub(crate) mod events;
 mod keep;
 mod settings;
+mod told;
 
 use std::collections::HashMap;
 use std::fs::File;

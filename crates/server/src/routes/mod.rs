@@ -5,7 +5,7 @@ pub(crate) mod body;
 mod diagnostics;
 mod endpoints;
 pub(crate) mod images;
-mod query;
+pub(crate) mod query;
 mod sandboxes;
 mod unsupported;
 
@@ -86,7 +86,8 @@ fn router(app: &Arc<App>) -> Router {
                     .put(network::api::beneath)
                     .patch(network::api::beneath)
                     .delete(network::api::beneath),
-            );
+            )
+            .route(&at("/sandboxes/{id}/network/events"), get(network::events::read));
     }
     router
         .fallback(not_found)

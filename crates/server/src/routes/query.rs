@@ -6,25 +6,25 @@ use protocol::error::code;
 use crate::errors::ApiError;
 
 /// The parameters of one request.
-pub(super) struct Query(Vec<(String, String)>);
+pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    pub(super) fn of(uri: &Uri) -> Self {
+    pub(crate) fn of(uri: &Uri) -> Self {
         Self(form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).into_owned().collect())
     }
 
     /// The last value of a parameter.
-    pub(super) fn text(&self, name: &str) -> Option<&str> {
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.0.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
     /// Every value of a repeatable parameter.
-    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
     /// A whole number within a range, or its default.
-    pub(super) fn number(
+    pub(crate) fn number(
         &self,
         name: &str,
         range: std::ops::RangeInclusive<u64>,
@@ -40,7 +40,7 @@ impl Query {
     }
 
     /// Seconds, with fractions.
-    pub(super) fn seconds(&self, name: &str, max: f64) -> Result<Option<std::time::Duration>, ApiError> {
+    pub(crate) fn seconds(&self, name: &str, max: f64) -> Result<Option<std::time::Duration>, ApiError> {
         let Some(text) = self.text(name) else {
             return Ok(None);
         };
@@ -51,7 +51,7 @@ impl Query {
     }
 
     /// Yes or no, in the words that the published server takes.
-    pub(super) fn flag(&self, name: &str) -> Result<bool, ApiError> {
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, ApiError> {
         match self.text(name).map(str::to_ascii_lowercase).as_deref() {
             None | Some("false" | "0" | "no" | "off" | "f" | "n") => Ok(false),
             Some("true" | "1" | "yes" | "on" | "t" | "y") => Ok(true),
@@ -61,7 +61,7 @@ impl Query {
 }
 
 /// 422 for a query parameter.
-pub(super) fn invalid(name: &str, problem: &str) -> ApiError {
+pub(crate) fn invalid(name: &str, problem: &str) -> ApiError {
     let loc = ["query".to_owned(), name.to_owned()];
     ApiError::invalid(code::INVALID_PARAMETER, "value_error", &loc, format!("{name}: {problem}"))
 }
