@@ -25,10 +25,11 @@ const HOP_BY_HOP: [HeaderName; 10] = [
 ];
 
 /// Headers that end at this server: they open it or the sandbox, or say who speaks to it.
-const OURS: [HeaderName; 7] = [
+const OURS: [HeaderName; 8] = [
     HeaderName::from_static(names::API_KEY),
     HeaderName::from_static(names::EXECD_ACCESS_TOKEN),
     HeaderName::from_static(names::SECURE_ACCESS),
+    HeaderName::from_static(names::EGRESS_AUTH),
     HeaderName::from_static(names::ACCESS_RENEW),
     header::AUTHORIZATION,
     header::COOKIE,

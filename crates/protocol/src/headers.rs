@@ -6,6 +6,8 @@ pub const API_KEY: &str = "open-sandbox-api-key";
 pub const EXECD_ACCESS_TOKEN: &str = "x-execd-access-token";
 /// The sandbox's token, sent with calls to any other port of it.
 pub const SECURE_ACCESS: &str = "opensandbox-secure-access";
+/// Token of a sandbox for its network policy (port 18080).
+pub const EGRESS_AUTH: &str = "opensandbox-egress-auth";
 /// Opts one proxied request out of renew-on-access (`skip`).
 pub const ACCESS_RENEW: &str = "opensandbox-access-renew";
 /// Tells errors of the platform (`platform`) from answers of what runs in a sandbox, which never carry it.

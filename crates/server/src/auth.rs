@@ -104,6 +104,12 @@ impl Auth {
         checked.map_err(|why| unauthorized(code::MISSING_OR_INVALID_SECURE_ACCESS, &why.to_string()))
     }
 
+    /// Whether a call to the network policy of a sandbox carries the sandbox's token in the header made for that.
+    pub(crate) fn opens_policy(&self, token: &SecretString, headers: &HeaderMap) -> bool {
+        let expected = hash(token.expose_secret().as_bytes());
+        headers.get_all(headers::EGRESS_AUTH).iter().any(|value| same(&hash(value.as_bytes().trim_ascii()), &expected))
+    }
+
     fn is_api_key(&self, value: &[u8]) -> bool {
         same(&hash(value), &self.api_key_hash)
     }

@@ -16,7 +16,7 @@ async fn execd_and_policy_ports_always_resolve_with_the_prefix_as_called() {
     let id = server.create(json!({})).await;
     for prefix in ["", "/v1"] {
         for (port, header) in
-            [(44772, "X-EXECD-ACCESS-TOKEN"), (18080, "OpenSandbox-Secure-Access"), (8000, "OpenSandbox-Secure-Access")]
+            [(44772, "X-EXECD-ACCESS-TOKEN"), (18080, "OPENSANDBOX-EGRESS-AUTH"), (8000, "OpenSandbox-Secure-Access")]
         {
             let found = server.get(&format!("{prefix}/sandboxes/{id}/endpoints/{port}?use_server_proxy=true")).await;
             let expected = json!({

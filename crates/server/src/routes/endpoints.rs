@@ -53,11 +53,16 @@ pub(super) async fn look_up(
     }
     let token = app.auth.token(&id).expose_secret().to_owned();
     let mut headers = BTreeMap::new();
-    if port != EXECD_PORT || sandbox.row().spec.access.secured {
+    let own = match port {
+        EXECD_PORT => Some("X-EXECD-ACCESS-TOKEN"),
+        POLICY_PORT => Some("OPENSANDBOX-EGRESS-AUTH"),
+        _ => None,
+    };
+    if own.is_none() || sandbox.row().spec.access.secured {
         headers.insert("OpenSandbox-Secure-Access".to_owned(), token.clone());
     }
-    if port == EXECD_PORT {
-        headers.insert("X-EXECD-ACCESS-TOKEN".to_owned(), token);
+    if let Some(own) = own {
+        headers.insert(own.to_owned(), token);
     }
     let endpoint = format!("{authority}{prefix}/sandboxes/{id}/proxy/{port}");
     Ok(Json(Endpoint { endpoint, headers: Some(headers) }))
