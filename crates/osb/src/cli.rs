@@ -9,6 +9,7 @@ use crate::commands::config::ConfigCommand;
 use crate::commands::file::FileCommand;
 use crate::commands::image::ImageCommand;
 use crate::commands::open::OpenArgs;
+use crate::commands::policy::PolicyCommand;
 use crate::commands::port_forward::PortForwardArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::sandbox::SandboxCommand;
@@ -101,6 +102,9 @@ pub enum Command {
     PortForward(PortForwardArgs),
     /// Make a link to a port of a sandbox and open it
     Open(OpenArgs),
+    /// Show and change what a sandbox may reach, and watch what it tries
+    #[command(subcommand)]
+    Policy(PolicyCommand),
     /// Fetch, import and remove images
     #[command(subcommand)]
     Image(ImageCommand),

@@ -22,7 +22,9 @@ mod units;
 
 use cli::{Cli, Command, Global};
 use commands::signals::Signals;
-use commands::{Context, Outcome, command, config, doctor, file, image, open, port_forward, run, sandbox, shell};
+use commands::{
+    Context, Outcome, command, config, doctor, file, image, open, policy, port_forward, run, sandbox, shell,
+};
 use failure::Failure;
 use output::{Format, Printer};
 use settings::Settings;
@@ -113,6 +115,7 @@ async fn dispatch(command: &Command, ctx: &Context) -> Outcome {
         Command::File(command) => interruptible(file::run(ctx, command)).await,
         Command::PortForward(args) => port_forward::run(ctx, args).await,
         Command::Open(args) => interruptible(open::run(ctx, args)).await,
+        Command::Policy(command) => policy::run(ctx, command).await,
         Command::Image(command) => interruptible(image::run(ctx, command)).await,
         Command::Config(command) => config::run(ctx, command),
         Command::Server(_)

@@ -52,11 +52,15 @@ fn what_could_not_be_run_is_125_and_leaves_nothing() {
 #[test]
 fn every_flag_reaches_the_server() {
     let server = Server::start();
-    let words =
-        "run --image alpine -e A=1 -e B=x=y --memory 64Mi --cpu 0.5 --disk 1Gi --pids 9 -m team=blue --name n --";
+    let words = "run --image alpine -e A=1 -e B=x=y --memory 64Mi --cpu 0.5 --disk 1Gi --pids 9 -m team=blue --name n --allow a.test:443 --allow *.b.test --";
     let words: Vec<_> = words.split(' ').chain(["true"]).collect();
     assert_eq!(server.run(&words).code, Some(0));
     let body: Value = serde_json::from_str(&server.bodies("POST", "/v1/sandboxes")[0]).expect("JSON");
+    let rules = serde_json::json!([
+        { "action": "allow", "target": "a.test", "ports": [443] },
+        { "action": "allow", "target": "*.b.test" },
+    ]);
+    assert_eq!(body["networkPolicy"], serde_json::json!({ "defaultAction": "deny", "egress": rules }));
     assert_eq!(body["image"]["uri"], "alpine");
     assert_eq!(body["env"], serde_json::json!({ "A": "1", "B": "x=y" }));
     let limits = serde_json::json!({ "memory": "64Mi", "cpu": "0.5", "disk": "1Gi", "pids": "9" });

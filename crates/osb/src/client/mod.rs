@@ -18,6 +18,7 @@ use crate::settings::Settings;
 
 pub mod execd;
 pub mod images;
+pub mod network;
 pub mod ports;
 pub mod sandboxes;
 pub mod stream;

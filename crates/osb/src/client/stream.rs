@@ -11,6 +11,7 @@ use protocol::execd::watch::WatchEvent;
 use reqwest::Response;
 
 use super::chain;
+use super::network::Told;
 use crate::failure::Failure;
 
 /// Largest event, in bytes: our daemon cuts output at 64 KiB; older ones send whole lines.
@@ -72,6 +73,14 @@ impl EventStream {
     /// As [`EventStream::next`].
     pub async fn next_change(&mut self) -> Result<Option<WatchEvent>, Failure> {
         self.next_as(parse_change).await
+    }
+
+    /// The next of what is told of a sandbox's network; `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// As [`EventStream::next`].
+    pub async fn next_told(&mut self) -> Result<Option<Told>, Failure> {
+        self.next_as(parse_told).await
     }
 
     async fn next_as<T>(&mut self, parse: fn(&[u8]) -> Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
@@ -151,6 +160,14 @@ fn object(line: &[u8]) -> Result<Option<&[u8]>, Failure> {
 fn parse_change(line: &[u8]) -> Result<Option<WatchEvent>, Failure> {
     let Some(line) = object(line)? else { return Ok(None) };
     serde_json::from_slice(line).map(Some).map_err(|error| bad(line, &error.to_string()))
+}
+
+fn parse_told(line: &[u8]) -> Result<Option<Told>, Failure> {
+    let Some(line) = object(line)? else { return Ok(None) };
+    // Only events carry a cursor.
+    let event = serde_json::from_slice(line).map(|event| Told::Event(Box::new(event)));
+    let told = event.or_else(|error| serde_json::from_slice(line).map(Told::Notice).map_err(|_| error));
+    told.map(Some).map_err(|error| bad(line, &error.to_string()))
 }
 
 /// An event from one line; `None` for lines that carry none.

@@ -19,6 +19,7 @@ pub mod exec;
 pub mod file;
 pub mod image;
 pub mod open;
+pub mod policy;
 pub mod port_forward;
 pub mod run;
 pub mod sandbox;

@@ -77,7 +77,7 @@ async fn follow(ctx: &Context, args: &WatchArgs) -> Result<(), Failure> {
             }
         };
         ctx.printer.note(&format!("osb: the stream is lost ({why}); going on behind its last event"));
-        stream = reopen(&client, args, cursor.as_deref()).await?;
+        stream = again(async || open(&client, args, cursor.as_deref()).await).await?;
         connections += 1;
     }
 }
@@ -86,12 +86,13 @@ async fn open(client: &Client, args: &WatchArgs, cursor: Option<&str>) -> Result
     client.execd(&args.id).await?.watch(&args.path, args.recursive, cursor).await
 }
 
-async fn reopen(client: &Client, args: &WatchArgs, cursor: Option<&str>) -> Result<EventStream, Failure> {
+/// Opens a stream that was lost, until it is open or cannot be.
+pub async fn again(open: impl AsyncFn() -> Result<EventStream, Failure>) -> Result<EventStream, Failure> {
     let begun = Instant::now();
     let mut wait = RECONNECT_FIRST;
     loop {
         tokio::time::sleep(wait).await;
-        match open(client, args, cursor).await {
+        match open().await {
             Err(failure) if may_pass(&failure) && begun.elapsed() < RECONNECT_LIMIT => {}
             settled => return settled,
         }
@@ -129,6 +130,6 @@ fn show(ctx: &Context, event: &WatchEvent) -> Result<(), Failure> {
 }
 
 /// A name from the sandbox without what a terminal would obey.
-fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }

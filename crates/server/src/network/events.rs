@@ -144,7 +144,7 @@ impl Stream {
                 self.event(&event).await?;
             }
         }
-        self.line(Line::default().event("ended").data(json!({ "message": "the sandbox has ended" }).to_string())).await
+        self.notice("ended", json!({ "kind": "ended", "message": "the sandbox has ended" })).await
     }
 
     /// Tells for as long as the sandbox lives.
@@ -182,8 +182,7 @@ impl Stream {
             match told {
                 Told::Restarted => {
                     let message = "the egress process was started anew; what it had not told yet is lost";
-                    self.line(Line::default().event("restarted").data(json!({ "message": message }).to_string()))
-                        .await?;
+                    self.notice("restarted", json!({ "kind": "restarted", "message": message })).await?;
                 }
                 Told::Lost(count) => self.lost(count).await?,
                 Told::Event(event) => self.event(&event).await?,
@@ -200,8 +199,15 @@ impl Stream {
     async fn lost(&self, count: u64) -> Result<(), Left> {
         match count {
             0 => Ok(()),
-            count => self.line(Line::default().event("lost").data(json!({ "lost": count }).to_string())).await,
+            count => {
+                let message = format!("{count} events were not kept");
+                self.notice("lost", json!({ "kind": "lost", "message": message, "lost": count })).await
+            }
         }
+    }
+
+    async fn notice(&self, kind: &str, what: serde_json::Value) -> Result<(), Left> {
+        self.line(Line::default().event(kind).data(what.to_string())).await
     }
 
     async fn line(&self, line: Line) -> Result<(), Left> {
