@@ -57,6 +57,8 @@ const MASKED: &[&str] = &[
 ];
 /// Parts of /proc that may be read but not written.
 const READ_ONLY: &[&str] = &["proc/sys", "proc/bus", "proc/fs", "proc/irq"];
+/// A question that the egress process took with it when it died is asked again after a second, not after five.
+const RESOLVER_OPTIONS: &str = "options timeout:1 attempts:5";
 /// Terminals of one sandbox; the machine has 4,096 for all.
 const MAX_TERMINALS: &str = "256";
 
@@ -382,7 +384,7 @@ fn etc(upper: &OwnedFd, layers: &[OwnedFd], shape: &Shape<'_>) -> Result<()> {
     let name = shape.hostname;
     let hosts = format!("127.0.0.1\tlocalhost {name}\n::1\tlocalhost ip6-localhost ip6-loopback\n");
     let resolver = match shape.resolver {
-        Some(address) => format!("nameserver {address}\n"),
+        Some(address) => format!("nameserver {address}\n{RESOLVER_OPTIONS}\n"),
         None => "# This sandbox has no way out; names are not resolved.\n".to_owned(),
     };
     for (file, text) in [("hosts", &hosts), ("hostname", &format!("{name}\n")), ("resolv.conf", &resolver)] {
