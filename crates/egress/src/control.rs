@@ -7,7 +7,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
@@ -43,7 +43,18 @@ pub struct Boot {
 /// # Errors
 /// When it is gone already.
 pub fn boot(control: BorrowedFd<'_>, boot: &Boot) -> io::Result<()> {
-    packet::send_now(control, boot)
+    packet::send_now(control, boot, &[])
+}
+
+/// Asks a new egress process for something; whatever comes over the socket that is returned, it serves by then. For whoever
+/// starts it and wants to know no more.
+///
+/// # Errors
+/// When it is gone already.
+pub fn greet(control: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let (ours, theirs) = pair()?;
+    packet::send_now(control, &Request::Stats, &[theirs.as_fd()])?;
+    Ok(ours)
 }
 
 /// What holds for all sandboxes.

@@ -48,7 +48,8 @@ mod sandbox;
 pub mod verdicts;
 
 pub use control::{
-    Boot, Control, ControlError, EVENTS_PER_PACKET, Events, Failure, SandboxStats, Settings, Stats, Watch, boot, pair,
+    Boot, Control, ControlError, EVENTS_PER_PACKET, Events, Failure, SandboxStats, Settings, Stats, Watch, boot, greet,
+    pair,
 };
 pub use process::run;
 pub use sandbox::Listeners;

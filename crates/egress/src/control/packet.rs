@@ -66,8 +66,8 @@ impl Socket {
 }
 
 /// Sends a packet without a runtime.
-pub fn send_now(socket: BorrowedFd<'_>, message: &impl Serialize) -> io::Result<()> {
-    Ok(send_bytes(socket, &serde_json::to_vec(message)?, &[])?)
+pub fn send_now(socket: BorrowedFd<'_>, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    Ok(send_bytes(socket, &serde_json::to_vec(message)?, fds)?)
 }
 
 /// Waits for a packet before there is a runtime.

@@ -15,6 +15,8 @@ pub struct Egress {
     pub child: Child,
     /// Its control socket; whoever asks gets a duplicate. It ends when nobody holds one any more.
     pub socket: OwnedFd,
+    /// Where it says something once it serves; nothing ever comes if it was gone at once.
+    pub greeting: Option<OwnedFd>,
 }
 
 impl Egress {
@@ -39,7 +41,8 @@ impl Egress {
         };
         // If it is gone already, its end is seen by waiting for it.
         let _ = egress::boot(ours.as_fd(), &Boot { run_as });
-        Ok(Self { child, socket: ours })
+        let greeting = egress::greet(ours.as_fd()).ok();
+        Ok(Self { child, socket: ours, greeting })
     }
 }
 

@@ -76,7 +76,7 @@ pub async fn start() -> Result<Engine, Failure> {
         .stdin(Stdio::from(theirs))
         .spawn()
         .map_err(|error| failed("start the jailer", error))?;
-    let Egress { child: egress, socket } = Egress::start(Identity::of_egress())?;
+    let Egress { child: egress, socket, .. } = Egress::start(Identity::of_egress())?;
     let way_out = api::egress_control(socket)?;
     // Nobody restarts it here: the sandboxes of a command whose egress process died reach nothing more.
     let (_, restarts) = watch::channel(0);

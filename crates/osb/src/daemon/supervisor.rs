@@ -28,8 +28,6 @@ use crate::failure::Failure;
 const MAX_FAILED_STARTS: u32 = 5;
 /// Pause before a restart after a failed start, times the number of failures: spares the machine.
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
-/// An egress process that lived so long did not fail at its start.
-const STEADY: Duration = Duration::from_millis(50);
 /// How long the API process has beyond its own graceful time before it is killed.
 const STOP_MARGIN: Duration = Duration::from_secs(5);
 
@@ -71,16 +69,16 @@ async fn supervise(setup: Setup<'_>, listener: TcpListener) -> Result<ExitCode, 
     let published = Published { url: format!("http://{address}"), pid: std::process::id() };
     let mut stop = Stop::new()?;
     let mut jailer = Jailer::start(setup.data.root(), identity)?;
-    let mut egress = Egress::start(Identity::of_egress())?;
+    let mut egress = WayOut::start()?;
     let mut api = Api::start(&setup, identity, &listener, &jailer, &egress)?;
     let (root, config) = (setup.data.root().to_owned(), setup.config.clone());
     tokio::spawn(async move { embedded::sweep(&root, &config).await });
     let mut failed_starts = 0;
-    let mut egress_since = std::time::Instant::now();
     let mut announced = false;
 
     loop {
         let Jailer { child: jailer_child, voice: jailer_voice, was_ready: jailer_was_ready, .. } = &mut jailer;
+        let WayOut { process: egress_process, voice: egress_voice, was_ready: egress_was_ready } = &mut egress;
         let Api { child, voice, was_ready } = &mut api;
         tokio::select! {
             () = stop.requested() => break,
@@ -90,13 +88,11 @@ async fn supervise(setup: Setup<'_>, listener: TcpListener) -> Result<ExitCode, 
                 jailer = Jailer::start(setup.data.root(), identity)?;
                 api.voice.send(&ToApi::Jailer, &[jailer.socket.as_fd()])?;
             }
-            status = egress.child.wait() => {
+            status = egress_process.child.wait() => {
                 tracing::warn!(status = %describe(status), "egress process ended, starting another");
-                // It is told nothing before the API process has its socket: it cannot fail on what it is asked.
-                pause_unless(egress_since.elapsed() > STEADY, &mut failed_starts, "egress process").await?;
-                egress = Egress::start(Identity::of_egress())?;
-                egress_since = std::time::Instant::now();
-                api.voice.send(&ToApi::Egress, &[egress.socket.as_fd()])?;
+                pause_unless(*egress_was_ready, &mut failed_starts, "egress process").await?;
+                egress = WayOut::start()?;
+                api.voice.send(&ToApi::Egress, &[egress.process.socket.as_fd()])?;
             }
             status = child.wait() => {
                 tracing::warn!(status = %describe(status), "api process ended, starting another");
@@ -105,6 +101,10 @@ async fn supervise(setup: Setup<'_>, listener: TcpListener) -> Result<ExitCode, 
             }
             _answer = jailer_voice.next() => {
                 *jailer_was_ready = true;
+                failed_starts = 0;
+            }
+            _answer = egress_voice.next() => {
+                *egress_was_ready = true;
                 failed_starts = 0;
             }
             message = voice.next() => match serde_json::from_slice(&message) {
@@ -125,7 +125,7 @@ async fn supervise(setup: Setup<'_>, listener: TcpListener) -> Result<ExitCode, 
 
     setup.data.unpublish();
     api.stop(setup.graceful + STOP_MARGIN).await;
-    let Egress { mut child, socket } = egress;
+    let Egress { mut child, socket, .. } = egress.process;
     // Like the jailer it ends by itself when nobody can ask it any more.
     drop(socket);
     if tokio::time::timeout(STOP_MARGIN, child.wait()).await.is_err() {
@@ -135,6 +135,23 @@ async fn supervise(setup: Setup<'_>, listener: TcpListener) -> Result<ExitCode, 
     }
     jailer.stop().await;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The egress process.
+struct WayOut {
+    process: Egress,
+    /// Where it says that it serves. What it says is not read: it has heard sandboxes and the internet.
+    voice: Voice,
+    /// Whether it has.
+    was_ready: bool,
+}
+
+impl WayOut {
+    fn start() -> Result<Self, Failure> {
+        let mut process = Egress::start(Identity::of_egress())?;
+        let voice = process.greeting.take().map_or(Ok(Voice(None)), Voice::new)?;
+        Ok(Self { process, voice, was_ready: false })
+    }
 }
 
 /// INT and TERM.
@@ -204,7 +221,7 @@ impl Api {
         identity: Identity,
         listener: &TcpListener,
         jailer: &Jailer,
-        egress: &Egress,
+        egress: &WayOut,
     ) -> Result<Self, Failure> {
         let (ours, theirs) = wire::pair().map_err(|errno| internal("make the control socket", errno.into()))?;
         let program = std::env::current_exe().map_err(|error| internal("find this program", error))?;
@@ -225,7 +242,7 @@ impl Api {
                 Identity::Own { id } => Some(id),
             },
         };
-        let fds = [listener.as_fd(), jailer.socket.as_fd(), egress.socket.as_fd(), setup.data.lock().as_fd()];
+        let fds = [listener.as_fd(), jailer.socket.as_fd(), egress.process.socket.as_fd(), setup.data.lock().as_fd()];
         send(ours.as_fd(), &ToApi::Boot(boot), &fds)?;
         Ok(Self { child, voice: Voice::new(ours)?, was_ready: false })
     }
