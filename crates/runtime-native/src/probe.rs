@@ -114,8 +114,12 @@ pub(crate) fn weaker(jail: &Jail) -> Vec<String> {
     weaker
 }
 
-/// Whether what wants to leave a sandbox can be steered: tried out in namespaces that end with their only process.
-fn network() -> Result<()> {
+/// Whether what wants to leave a sandbox can be steered: tried out in namespaces that end with their only process. Called
+/// while there is one thread only: the child goes on in a copy of this process.
+///
+/// # Errors
+/// What is missing.
+pub fn network() -> Result<()> {
     let (report, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).op("make a pipe")?;
     match sys::clone_namespaces((libc::CLONE_NEWUSER | libc::CLONE_NEWNET) as u64).op("make a network namespace")? {
         Cloned::Parent(pid, _) => {

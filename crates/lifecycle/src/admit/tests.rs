@@ -147,9 +147,12 @@ fn a_limit_that_cannot_be_enforced_is_refused() {
 }
 
 #[test]
-fn a_policy_that_denies_everything_holds_where_nothing_can_leave() {
+fn os_080_a_policy_that_denies_everything_holds_where_nothing_can_leave_and_no_other() {
     assert!(try_admit(json!({"networkPolicy": {"defaultAction": "deny", "egress": []}})).is_ok());
     assert!(try_admit(json!({"networkPolicy": {"egress": [{"action": "DENY", "target": "a.test"}]}})).is_ok());
+    for opens in [json!({"defaultAction": "allow"}), json!({"egress": [{"action": "allow", "target": "a.test"}]})] {
+        refused(json!({"networkPolicy": opens}), 400, "networkPolicy");
+    }
 }
 
 #[test]

@@ -23,6 +23,7 @@ pub fn all(machine: &Machine) -> Vec<Check> {
         checks.push(subordinate_ids(machine));
     }
     checks.extend([
+        network(machine),
         cgroups(machine),
         disk_limits(machine),
         tmpfs(machine),
@@ -105,6 +106,16 @@ fn subordinate_ids(machine: &Machine) -> Check {
             )),
         (Some(_), None) => Check::weaker(name, "there is no newuidmap: a sandbox has one user only")
             .remedy("as root: apt-get install -y uidmap"),
+    }
+}
+
+fn network(machine: &Machine) -> Check {
+    let name = "network of sandboxes";
+    match &machine.network {
+        Attempt::Worked => Check::ok(name, "one was set up; policies decide what leaves"),
+        Attempt::NotTried => Check::ok(name, "not tried"),
+        Attempt::Failed(why) => Check::weaker(name, format!("{why}: nothing leaves sandboxes"))
+            .remedy("as root: modprobe -a nf_tables nft_tproxy nft_reject_inet (kernel with IPv6 and tproxy)"),
     }
 }
 

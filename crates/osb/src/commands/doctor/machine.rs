@@ -22,6 +22,8 @@ pub struct Machine {
     pub user_namespace: Attempt,
     /// What a try of an overlay in a user namespace said.
     pub overlay: Attempt,
+    /// What a try of a sandbox's network said.
+    pub network: Attempt,
     /// `kernel.unprivileged_userns_clone`, `user.max_user_namespaces` and AppArmor's switch, where they forbid.
     pub forbidden_by: Vec<String>,
     /// This user's line in `/etc/subuid`.
@@ -83,6 +85,7 @@ impl Machine {
             kernel: (kernel.next().unwrap_or(0), kernel.next().unwrap_or(0)),
             user_namespace: attempt(&["--user", "--map-root-user", "--mount", "--pid", "--fork", "true"]),
             overlay: try_overlay(),
+            network: try_network(),
             forbidden_by: forbidden_by(),
             subordinate_ids: subordinate_ids(&user),
             newuidmap: find("newuidmap"),
@@ -152,6 +155,14 @@ fn attempt(words: &[&str]) -> Attempt {
 }
 
 /// Mounts an overlay on a tmpfs in a user namespace, as a sandbox's own root does.
+/// Sets up a network as a sandbox has it, in namespaces that are gone afterwards.
+fn try_network() -> Attempt {
+    match runtime_native::probe::network() {
+        Ok(()) => Attempt::Worked,
+        Err(failure) => Attempt::Failed(failure.message),
+    }
+}
+
 fn try_overlay() -> Attempt {
     let script = "mount -t tmpfs tmpfs /mnt && mkdir /mnt/l /mnt/u /mnt/w /mnt/m && \
         mount -t overlay overlay -o userxattr,lowerdir=/mnt/l,upperdir=/mnt/u,workdir=/mnt/w /mnt/m";

@@ -11,6 +11,7 @@ fn good() -> Machine {
         release: "6.18.0".into(),
         user_namespace: Attempt::Worked,
         overlay: Attempt::Worked,
+        network: Attempt::Worked,
         cgroups: Cgroups {
             layout: "v2",
             controllers: ["cpu", "memory", "pids"].map(String::from).to_vec(),
@@ -46,6 +47,14 @@ fn what_is_missing_comes_with_what_to_do() {
     let check = check(&machine, "disk limits");
     assert_eq!(check.verdict, Verdict::Weaker);
     assert_eq!(check.remedy.as_deref(), Some("apt-get install -y e2fsprogs"));
+}
+
+#[test]
+fn os_080_a_machine_that_can_give_no_network_says_why() {
+    let machine = Machine { network: Attempt::Failed("add a rule: no tproxy".into()), ..good() };
+    let check = check(&machine, "network of sandboxes");
+    assert_eq!(check.verdict, Verdict::Weaker);
+    assert!(check.found.starts_with("add a rule: no tproxy") && check.remedy.is_some(), "{check:?}");
 }
 
 #[test]
