@@ -118,7 +118,15 @@ class Server:
         if code != 0:
             raise RuntimeError(f"server ended with {code}:\n{self.log()}")
 
-    def cli(self, *arguments):
+    def kill(self):
+        """Kills the supervisor; the processes that it started end with it."""
+        if self.recorder:
+            self.recorder.stdin.close()
+            self.recorder.wait(STOP_SECONDS)
+        self.process.kill()
+        self.process.wait(STOP_SECONDS)
+
+    def cli(self, *arguments, environment=None):
         """Runs `osb` as the server's user, against this server and no other."""
         return subprocess.run(
             [self.program, *arguments],
@@ -126,7 +134,7 @@ class Server:
             capture_output=True,
             text=True,
             timeout=120,
-            env=self.environment,
+            env={**self.environment, **(environment or {})},
             cwd="/",
             **self.identity(),
         )

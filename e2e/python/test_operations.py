@@ -53,6 +53,8 @@ def test_capabilities_say_what_this_machine_can(raw):
         ("GET", "/sandboxes/{id}/diagnostics/events?scope=runtime"),
         ("GET", "/sandboxes/{id}/diagnostics/inspect"),
         ("GET", "/sandboxes/{id}/diagnostics/summary"),
+        ("GET", "/sandboxes/{id}/networkpolicy"),
+        ("GET", "/sandboxes/{id}/network/events"),
         ("GET", "/sandboxes/{id}/proxy/8000/x"),
     ],
 )
@@ -189,6 +191,13 @@ def test_policy_operations(raw, raw_sandbox):
     assert raw.request("DELETE", beneath, json=["b.test"]).status_code == 200
     refuse({400}, raw.put(beneath, json={"egress": [{"action": "let", "target": "a.test"}]}))
     refuse({404}, raw.get("/sandboxes/none/networkpolicy"))
+
+
+def test_the_credential_vault_answers_501_until_it_exists(raw, raw_sandbox):
+    sandbox_id, _ = raw_sandbox
+    where = raw.get(f"/sandboxes/{sandbox_id}/endpoints/18080").json()
+    answer = httpx.get(f"http://{where['endpoint']}/credential-vault", headers=where["headers"])
+    assert (answer.status_code, bool(answer.json()["code"])) == (501, True)
 
 
 def refuse(statuses, answer):

@@ -19,7 +19,7 @@ pub struct Errata {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Erratum {
-    /// `execd DELETE /command`; a word `*` and a final `*` stand for anything.
+    /// `execd DELETE /command`; a `*` stands for anything within its word.
     operation: String,
     /// The kind of violation it accepts.
     kind: String,
@@ -68,16 +68,18 @@ impl Errata {
     }
 }
 
-/// Word by word; `*` fits any word, and a word that ends with it any ending.
+/// Word by word; a `*` fits anything within its word.
 fn fits(pattern: &str, operation: &str) -> bool {
     let (mut wanted, mut words) = (pattern.split(' '), operation.split(' '));
     loop {
         match (wanted.next(), words.next()) {
             (None, None) => return true,
             (Some(pattern), Some(word)) => {
-                let same = match pattern.strip_suffix('*') {
-                    Some(prefix) => word.starts_with(prefix),
-                    None => word == pattern,
+                let same = match pattern.split_once('*') {
+                    Some((head, tail)) if !tail.contains('*') => {
+                        word.len() >= head.len() + tail.len() && word.starts_with(head) && word.ends_with(tail)
+                    }
+                    _ => word == pattern,
                 };
                 if !same {
                     return false;

@@ -140,12 +140,13 @@ fn streams_are_checked_for_framing_order_and_terminal() {
 #[test]
 fn errata_accept_by_operation_kind_and_detail() {
     let errata = Errata::parse(
-        "[[erratum]]\noperation = \"execd DELETE /c*\"\nkind = \"undocumented-status\"\ndetail = \"404\"\nours = \"404\"\nwhy = \"because\"\n",
+        "[[erratum]]\noperation = \"execd DELETE /c*d\"\nkind = \"undocumented-status\"\ndetail = \"404\"\nours = \"404\"\nwhy = \"because\"\n",
     )
     .expect("well formed");
     let violation = |kind, detail: &str| Violation { kind, detail: detail.into() };
     assert_eq!(errata.accepts("execd DELETE /command", &violation("undocumented-status", "404")), Some(1));
     assert_eq!(errata.accepts("execd DELETE /command", &violation("undocumented-status", "410")), None);
+    assert_eq!(errata.accepts("execd DELETE /commands", &violation("undocumented-status", "404")), None);
     assert_eq!(errata.accepts("execd GET /command", &violation("undocumented-status", "404")), None);
     assert_eq!(errata.accepts("execd DELETE /command", &violation("body-schema", "404")), None);
     assert!(Errata::parse("[[erratum]]\noperation = \"x\"\nkind = \"y\"\nours = \"\"\nwhy = \"\"\n").is_err());
