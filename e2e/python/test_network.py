@@ -560,8 +560,10 @@ def test_os_076_attack_31_the_egress_process_is_killed_twenty_times_and_nothing_
     sandbox.files.write_file("/tmp/go", "")
     looping = sandbox.commands.run(f"python3 /tmp/loop.py origin.test {world.other}", opts=RunCommandOpts(background=True))
     log = lambda: sandbox.files.read_file("/tmp/loop.log")  # noqa: E731
+    began = lambda: sandbox.commands.run("test -s /tmp/loop.log").exit_code == 0  # noqa: E731
+    until(began, lambda: "the loop does not begin")
     for _ in range(20):
-        before = log().count("+") if looping_began(sandbox) else 0
+        before = log().count("+")
         kill_egress(net)
         killed = time.monotonic()
         until(lambda: log().count("+") > before + 1, log, OUTAGE_SECONDS)
@@ -577,10 +579,6 @@ def test_os_076_attack_31_the_egress_process_is_killed_twenty_times_and_nothing_
         "ECONNREFUSED",
         "no name",
     ]
-
-
-def looping_began(sandbox):
-    return sandbox.commands.run("test -s /tmp/loop.log").exit_code == 0
 
 
 def test_os_078_a_change_is_whole_whoever_asked_for_it_leaves(world, net, one_client):
