@@ -677,6 +677,10 @@ def test_the_policy_commands(world, net, one_client):
     assert json.loads(edited)["policy"]["egress"] == [rule("allow", "sub.origin.test")]
     refused = net.cli("policy", "edit", sandbox.id, environment={"EDITOR": "sed -i s/allow/permit/"})
     assert refused.returncode == 1 and "egress[0].action" in refused.stderr and "your text is kept in" in refused.stderr
+    # One thing less, or more, of a sandbox that may reach everything is no word about the rest.
+    open_one = one_client.create()
+    policy("deny", open_one.id, "other.test")
+    assert reach(open_one, ("other.test", 7001), ("origin.test", 7001)) == ["no name", f"open {world.public} 7001"]
     policy("reset", sandbox.id)
     assert reach(sandbox, ("sub.origin.test", 7001)) == ["no name"]
     sandbox.kill()

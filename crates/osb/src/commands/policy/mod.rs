@@ -117,7 +117,14 @@ async fn put(ctx: &Context, id: &str, action: &str, targets: &[NetworkRule]) -> 
     let client = ctx.client()?;
     let before = client.policy(id).await?.policy.unwrap_or_default();
     let new = targets.iter().map(|rule| NetworkRule { action: Some(action.to_owned()), ..rule.clone() });
-    client.put_rules(id, &target::merged(&before, new)).await?;
+    let rules = target::merged(&before, new);
+    let is_open = before.default_action.as_deref() == Some("allow");
+    if is_open && before.egress.is_empty() {
+        // Perhaps it has no policy of its own. A patch would begin with one that denies, and close everything else.
+        client.put_policy(id, &NetworkPolicy { egress: rules, ..before }).await?;
+    } else {
+        client.put_rules(id, &rules).await?;
+    }
     after(ctx, client.policy(id).await?)
 }
 
