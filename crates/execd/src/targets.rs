@@ -10,7 +10,7 @@ use protocol::schedule::Schedule;
 use serde::de::DeserializeOwned;
 
 use crate::environment::{Environment, apply_env_file, expand_path};
-use fuzz::run;
+use fuzz::{run, run_briefly};
 
 #[test]
 fn fuzz_bodies() {
@@ -66,7 +66,7 @@ fn fuzz_env_files() {
 #[test]
 fn fuzz_paths() {
     let examples: [&[u8]; 4] = [b"~/a/../$HOME//${X}", b"$$a/./b", b"/../..", b"a\\~"];
-    run("paths", &examples, |input| {
+    run_briefly("paths", &examples, |input| {
         let env = Environment::from([("HOME".into(), "/home/u".into()), ("X".into(), "../..".into())]);
         if let Ok(path) = expand_path(&String::from_utf8_lossy(input), &env, "/work") {
             assert!(path.starts_with('/') && !path.contains("//") && !path.split('/').any(|part| part == ".."));
@@ -77,7 +77,7 @@ fn fuzz_paths() {
 #[test]
 fn fuzz_status_lines() {
     let examples: [&[u8]; 4] = [b"ready", b"exited 3", b"signaled 9", b"hook-failed why"];
-    run("status lines", &examples, |input| {
+    run_briefly("status lines", &examples, |input| {
         let text = String::from_utf8_lossy(input);
         if let Some(line) = StatusLine::parse(&text) {
             assert!(StatusLine::parse(&line.to_string().replace('\n', " ")).is_some(), "{line}");

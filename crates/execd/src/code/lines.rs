@@ -124,7 +124,7 @@ mod tests {
             br#"{"kind":"error","name":"E","value":"v","traceback":["a","b"]}"#,
             b"{\"kind\":\"display\",\"data\":{\"text\":null}}\n{\"kind\":\"end\"}\n",
         ];
-        fuzz::run("driver lines", &examples, |input| {
+        fuzz::run_briefly("driver lines", &examples, |input| {
             let mut cutter = Cutter::default();
             let mut lines = Vec::new();
             for piece in input.chunks(7) {
