@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::Stdio;
@@ -25,13 +26,15 @@ use crate::server_cmd::with_causes;
 
 /// Disks made beforehand: an engine of one command makes one sandbox.
 const DISK_STOCK: usize = 1;
-/// How long the jailer has to end by itself.
-const JAILER_END: Duration = Duration::from_secs(5);
+/// How long the jailer and the egress process have to end by themselves.
+const CHILD_END: Duration = Duration::from_secs(5);
 
 struct Embedded {
     stop: oneshot::Sender<()>,
     server: JoinHandle<Result<(), server::Error>>,
     jailer: Child,
+    /// The jailer ends when nobody holds its socket any more.
+    jailer_socket: OwnedFd,
     egress: Child,
     /// The sandboxes' lease: it ends when this is closed, also by the kernel.
     _lease: std::io::PipeWriter,
@@ -48,17 +51,23 @@ impl Guard for Embedded {
             if let Err(error) = self.server.await {
                 tracing::warn!(error = %error, "embedded server failed");
             }
-            for (child, name) in [(&mut self.jailer, "jailer"), (&mut self.egress, "egress process")] {
-                if tokio::time::timeout(JAILER_END, child.wait()).await.is_err() {
-                    tracing::warn!("{name} did not end by itself, killing it");
-                    // Only fails when it has just ended.
-                    let _ = child.kill().await;
-                }
-            }
+            end(&mut self.egress, "egress process").await;
+            // Last: where it has a cgroup delegated, it gives that back when nobody of ours is in it any more.
+            drop(self.jailer_socket);
+            end(&mut self.jailer, "jailer").await;
             if let Err(error) = std::fs::remove_dir_all(&self.part) {
                 tracing::warn!(path = %self.part.display(), error = %error, "engine directory stays, the next engine removes it");
             }
         })
+    }
+}
+
+/// Waits for a child that ends by itself.
+async fn end(child: &mut Child, name: &str) {
+    if tokio::time::timeout(CHILD_END, child.wait()).await.is_err() {
+        tracing::warn!("{name} did not end by itself, killing it");
+        // Only fails when it has just ended.
+        let _ = child.kill().await;
     }
 }
 
@@ -76,6 +85,7 @@ pub async fn start() -> Result<Engine, Failure> {
         .stdin(Stdio::from(theirs))
         .spawn()
         .map_err(|error| failed("start the jailer", error))?;
+    let jailer_socket = ours.try_clone().map_err(|error| failed("keep the jailer's socket", error))?;
     let Egress { child: egress, socket, .. } = Egress::start(Identity::of_egress())?;
     let way_out = api::egress_control(socket)?;
     // Nobody restarts it here: the sandboxes of a command whose egress process died reach nothing more.
@@ -106,7 +116,7 @@ pub async fn start() -> Result<Engine, Failure> {
         };
         server::serve(options, runtime, Some(images), listener, stop).await
     });
-    let guard = Box::new(Embedded { stop, server, jailer, egress, _lease: writer, part, _lock: lock });
+    let guard = Box::new(Embedded { stop, server, jailer, jailer_socket, egress, _lease: writer, part, _lock: lock });
     Ok(Engine { url: format!("http://{address}"), key, guard })
 }
 
