@@ -215,8 +215,9 @@ fn error(content: &mut Value) -> (String, String, Vec<String>) {
 fn forms(content: &mut Value) -> Forms {
     let Some(Value::Object(data)) = content.get_mut("data").map(Value::take) else { return Forms::new() };
     let rename = |(form, data): (String, Value)| match (form.as_str(), data) {
-        ("text/plain", Value::String(text)) => ("text".to_owned(), Value::String(text)),
-        ("text/plain", other) => ("text".to_owned(), Value::String(other.to_string())),
+        // A form of a kernel that has our own name for it is read like it; what follows in order, the real one, wins.
+        ("text" | "text/plain", Value::String(text)) => ("text".to_owned(), Value::String(text)),
+        ("text" | "text/plain", other) => ("text".to_owned(), Value::String(other.to_string())),
         (_, data) => (form, data),
     };
     data.into_iter().map(rename).collect()
@@ -261,6 +262,18 @@ mod tests {
         assert!(matches!(error, Some(Happening::Line(Line::Error { name, .. })) if name == "E"));
         assert!(matches!(turn.ended(), Some(Happening::Line(Line::End))));
         assert!(turn.ended().is_none());
+    }
+
+    #[test]
+    fn a_text_is_always_a_text() {
+        let mut turn = Turn::new("1".into());
+        let told = |turn: &mut Turn, data| match turn.take(message("display_data", json!({ "data": data }))) {
+            Some(Happening::Line(Line::Display { data })) => data["text"].clone(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(told(&mut turn, json!({ "text/plain": ["a"] })), r#"["a"]"#);
+        assert_eq!(told(&mut turn, json!({ "text": 1 })), "1");
+        assert_eq!(told(&mut turn, json!({ "text": 1, "text/plain": "b" })), "b");
     }
 
     #[test]
