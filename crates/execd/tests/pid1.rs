@@ -28,13 +28,13 @@ fn a_signal_is_reported_as_one() {
 
 #[test]
 fn ex_036_a_main_process_that_cannot_start_says_why() {
-    let mut sandbox = Sandbox::ready(&config(&["/no/such/program"]));
+    let mut sandbox = Sandbox::boot(&config(&["/no/such/program"]));
     let Some(StatusLine::EntrypointFailed(why)) = sandbox.next_status() else { panic!("a failure is told") };
     assert!(why.contains("/no/such/program") && why.contains("no such file"), "{why}");
     assert_eq!(sandbox.wait().code(), Some(127));
     let mut bad = config(&["true"]);
     bad.cwd = Some("/proc/nowhere".into());
-    let mut sandbox = Sandbox::ready(&bad);
+    let mut sandbox = Sandbox::boot(&bad);
     let Some(StatusLine::EntrypointFailed(why)) = sandbox.next_status() else { panic!("a failure is told") };
     assert!(why.contains("/proc/nowhere"), "{why}");
 }
@@ -52,7 +52,7 @@ fn a_sandbox_that_only_waits_needs_no_tail() {
     // Anything else is a program that has to be there.
     let mut other = config(&["tail", "-f", "/dev/zero"]);
     other.env = boot.env;
-    let told = Sandbox::ready(&other).next_status();
+    let told = Sandbox::boot(&other).next_status();
     assert!(matches!(&told, Some(StatusLine::EntrypointFailed(why)) if why.contains("tail")), "{told:?}");
 }
 

@@ -79,7 +79,7 @@ impl Sandbox {
         Self { child, status: BufReader::new(File::from(reader)), directory }
     }
 
-    /// Boots and waits until the API answers.
+    /// Boots and waits until the API answers and the main process was started.
     pub fn ready(config: &BootConfig) -> Self {
         let mut sandbox = Self::boot(config);
         assert_eq!(sandbox.next_status(), Some(StatusLine::Ready));
