@@ -7,7 +7,8 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Crate, and the crates of this workspace it may depend on. A crate that is not listed may not exist.
-const ARROWS: [(&str, &[&str]); 14] = [
+const ARROWS: [(&str, &[&str]); 15] = [
+    ("packets", &[]),
     ("protocol", &[]),
     ("telemetry", &[]),
     ("archive", &[]),
@@ -15,8 +16,8 @@ const ARROWS: [(&str, &[&str]); 14] = [
     ("ingress", &["protocol"]),
     ("lifecycle", &["protocol"]),
     ("execd", &["protocol", "archive"]),
-    ("egress", &["protocol"]),
-    ("runtime-native", &["protocol", "lifecycle", "image"]),
+    ("egress", &["packets", "protocol"]),
+    ("runtime-native", &["packets", "protocol", "lifecycle", "image"]),
     ("server", &["protocol", "lifecycle", "telemetry", "image", "ingress", "runtime-native", "egress"]),
     ("osb", &["protocol", "archive", "lifecycle", "telemetry", "image", "runtime-native", "egress", "server"]),
     ("e2e", &[]),
