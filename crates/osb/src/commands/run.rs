@@ -43,7 +43,7 @@ const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
     after_help = "The exit code is the command's own; 128+n when signal n ended it, 127 when there is no such program,\n\
 125 when it could not be run at all. Standard input is passed on with -i only. With -it, Enter ~ . ends everything.\n\n\
 Examples:\n  osb run -it -- bash\n  osb run -- python3 -c 'print(6*7)'\n  osb run --image alpine --memory 256Mi --timeout 1m -- sh -c 'cat /etc/os-release'\n  \
-osb run --allow pypi.org:443 --allow files.pythonhosted.org:443 -- pip download requests\n  \
+osb run --allow index.example.org:443 --allow files.example.org:443 -- pip download requests\n  \
 osb run -e GREETING=hello --keep -- sh -c 'echo $GREETING > /tmp/file'"
 )]
 pub struct RunArgs {
@@ -74,7 +74,7 @@ pub struct RunArgs {
     /// Most processes
     #[arg(long, value_name = "COUNT")]
     pids: Option<u32>,
-    /// Let it reach this and nothing else, for example pypi.org:443; may be repeated
+    /// Let it reach this and nothing else, for example index.example.org:443; may be repeated
     #[arg(long, value_name = "TARGET", value_parser = super::policy::parse_target)]
     allow: Vec<NetworkRule>,
     /// End the command after this time, for example 90, 10m or none

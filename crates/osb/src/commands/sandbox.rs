@@ -122,7 +122,7 @@ pub enum SandboxCommand {
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  osb sandbox create\n  osb sandbox create -i python:3.12 -t 1h -e DEBUG=1 -m team=blue --memory 1Gi --cpu 2\n  \
-osb sandbox create --allow pypi.org:443 --allow files.pythonhosted.org:443\n  osb sandbox create -f request.json -o json"
+osb sandbox create --allow index.example.org:443 --allow files.example.org:443\n  osb sandbox create -f request.json -o json"
 )]
 pub struct CreateArgs {
     /// Image: a name to pull, or `host` for this machine's own programs
@@ -173,7 +173,7 @@ pub struct CreateArgs {
     /// One word of the main process; repeat it for each word
     #[arg(long, value_name = "WORD", allow_hyphen_values = true)]
     entrypoint: Vec<String>,
-    /// Let it reach this and nothing else, for example pypi.org:443; may be repeated
+    /// Let it reach this and nothing else, for example index.example.org:443; may be repeated
     #[arg(long, value_name = "TARGET", value_parser = super::policy::parse_target, conflicts_with = "network_policy_file")]
     allow: Vec<NetworkRule>,
     /// Network policy as JSON

@@ -17,8 +17,8 @@ mod watch;
 pub use target::{parse as parse_target, permitting};
 
 /// How targets are written; part of several helps.
-const TARGETS: &str = "A TARGET is a name (pypi.org), every name below one but not itself (*.pypi.org), an address or a network\n\
-(93.184.215.14, 2001:db8::/32), with ports if not all are meant: pypi.org:443 or [2001:db8::1]:80,443.";
+const TARGETS: &str = "A TARGET is a name (index.example.org), every name below one but not itself (*.index.example.org), an address or a network\n\
+(93.184.215.14, 2001:db8::/32), with ports if not all are meant: index.example.org:443 or [2001:db8::1]:80,443.";
 
 /// The commands about policies.
 #[derive(Subcommand, Debug)]
@@ -43,7 +43,7 @@ the text does not, or when the editor fails.\n\nExample:\n  EDITOR=nano osb poli
     },
     /// Let a sandbox reach something more
     #[command(after_help = format!("{TARGETS}\n\nOpens at once, before all other rules. Ports are added to those that are open already.\n\n\
-Examples:\n  osb policy allow ID pypi.org:443 files.pythonhosted.org:443\n  osb policy allow ID '*.github.com' 10.1.2.3:5432"))]
+Examples:\n  osb policy allow ID index.example.org:443 files.example.org:443\n  osb policy allow ID '*.example.com' 10.1.2.3:5432"))]
     Allow {
         /// The sandbox
         id: String,
@@ -61,7 +61,7 @@ Examples:\n  osb policy allow ID pypi.org:443 files.pythonhosted.org:443\n  osb 
         targets: Vec<NetworkRule>,
     },
     /// Remove every rule for a target; the default then decides
-    #[command(visible_alias = "rm", after_help = "Example:\n  osb policy remove ID pypi.org '*.github.com'")]
+    #[command(visible_alias = "rm", after_help = "Example:\n  osb policy remove ID index.example.org '*.example.com'")]
     Remove {
         /// The sandbox
         id: String,
@@ -168,7 +168,7 @@ mod tests {
         let policy = NetworkPolicy {
             default_action: Some("deny".into()),
             egress: permitting(&[
-                parse_target("pypi.org:443").expect("a target"),
+                parse_target("pkg.test:443").expect("a target"),
                 parse_target("10.0.0.0/8").expect("one"),
             ])
             .egress,
@@ -183,7 +183,7 @@ mod tests {
         };
         assert_eq!(
             shown(&status),
-            "RULE  ACTION  TARGET      PORTS\n0     allow   pypi.org    443\n1     allow   10.0.0.0/8  all\neverything else: deny\n"
+            "RULE  ACTION  TARGET      PORTS\n0     allow   pkg.test    443\n1     allow   10.0.0.0/8  all\neverything else: deny\n"
         );
         status.policy = None;
         status.reason = Some("because".into());

@@ -2,7 +2,7 @@
 
 use protocol::egress::{NetworkPolicy, NetworkRule};
 
-/// Reads `pypi.org`, `*.pypi.org:443`, `10.0.0.0/8:80,443`, `2001:db8::1` or `[2001:db8::1]:443` as a rule that allows it.
+/// Reads `pkg.test`, `*.pkg.test:443`, `10.0.0.0/8:80,443`, `2001:db8::1` or `[2001:db8::1]:443` as a rule that allows it.
 /// Whether the target means something is for the server to say.
 ///
 /// # Errors
@@ -99,8 +99,8 @@ mod tests {
     #[test]
     fn targets_are_read_as_they_are_written() {
         for (text, target, ports) in [
-            ("pypi.org", "pypi.org", None),
-            ("*.pypi.org:443", "*.pypi.org", Some(vec![443])),
+            ("pkg.test", "pkg.test", None),
+            ("*.pkg.test:443", "*.pkg.test", Some(vec![443])),
             ("10.0.0.0/8:80,443", "10.0.0.0/8", Some(vec![80, 443])),
             ("2001:db8::1", "2001:db8::1", None),
             ("[2001:db8::/32]:22", "2001:db8::/32", Some(vec![22])),
@@ -109,7 +109,7 @@ mod tests {
             assert_eq!((read.target.as_deref(), &read.ports), (Some(target), &ports), "{text}");
             assert_eq!(written(&read), text);
         }
-        for text in ["", ":443", "a:", "a:0", "a:65536", "a:x", "[::1", "[::1]443", "https://pypi.org"] {
+        for text in ["", ":443", "a:", "a:0", "a:65536", "a:x", "[::1", "[::1]443", "https://pkg.test"] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

@@ -172,9 +172,9 @@ mod tests {
 
     #[test]
     fn a_refusal_is_one_line_and_the_command_that_permits_it() {
-        let event = refused("pypi.org", "pypi.org");
-        assert_eq!(line(&event), "18:00:05  deny    pypi.org:443  the default action");
-        assert_eq!(suggestion("ID", &event).as_deref(), Some("osb policy allow ID pypi.org:443"));
+        let event = refused("pkg.test", "pkg.test");
+        assert_eq!(line(&event), "18:00:05  deny    pkg.test:443  the default action");
+        assert_eq!(suggestion("ID", &event).as_deref(), Some("osb policy allow ID pkg.test:443"));
         let operators = NetworkEvent { permit: vec![], ..event };
         assert_eq!(suggestion("ID", &operators), None);
     }
