@@ -607,10 +607,12 @@ def test_os_078_a_change_is_whole_whoever_asked_for_it_leaves(world, net, one_cl
 
 def test_a_pause_keeps_the_policy(world, net, one_client):
     with raw(net) as http:
-        if not http.get("/capabilities").json()["runtime"]["pause"]:
-            # An ordinary user without a control group cannot pause; told, not skipped.
-            return
         sandbox = one_client.create(network_policy=allow("origin.test"))
+        if not http.get("/capabilities").json()["runtime"]["pause"]:
+            # An ordinary user without a control group cannot pause; then it is refused and everything holds as it was.
+            assert http.post(f"/sandboxes/{sandbox.id}/pause").status_code == 400
+            assert reach(sandbox, ("origin.test", 7001)) == [f"open {world.public} 7001"]
+            return
         sandbox.patch_egress_rules([NetworkRule(action="allow", target="other.test")])
         sandbox.pause()
         kill_egress(net)

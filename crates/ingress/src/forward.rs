@@ -18,7 +18,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
-use crate::error::{Error, ErrorKind, chain};
+use crate::error::{Error, ErrorKind};
 use crate::headers::{Prefix, for_backend, for_caller};
 use crate::target::Target;
 use crate::{Backend, Ports, Reuse, connect};
@@ -149,7 +149,10 @@ pub(crate) async fn bounded<T>(
 }
 
 pub(crate) fn broken(backend: &Backend, error: &hyper::Error) -> Error {
-    Error::new(ErrorKind::Broken, format!("port {} of the sandbox broke off: {}", backend.port, chain(error)))
+    Error::new(
+        ErrorKind::Broken,
+        format!("port {} of the sandbox broke off: {}", backend.port, protocol::error::chain(error)),
+    )
 }
 
 /// When a request's body last moved.

@@ -14,7 +14,7 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf};
 
-use crate::error::{Error, ErrorKind, chain};
+use crate::error::{Error, ErrorKind};
 use crate::forward::{bounded, broken};
 use crate::headers::for_caller;
 use crate::{Backend, EXECD_PORT, Ports, connect};
@@ -84,7 +84,9 @@ impl Ports {
         self.relay(hold, async move {
             match tokio::try_join!(caller, port) {
                 Ok((caller, port)) => between(caller, TokioIo::new(port), WEBSOCKET_LINGER, WEBSOCKET_BYTES).await,
-                Err(error) => tracing::debug!(error = %chain(&error), "a websocket did not come about"),
+                Err(error) => {
+                    tracing::debug!(error = %protocol::error::chain(&error), "a websocket did not come about")
+                }
             }
         });
         Ok(Response::from_parts(head, Body::empty()))
@@ -106,7 +108,7 @@ impl Ports {
         self.relay(hold, async move {
             match caller.await {
                 Ok(caller) => between(caller, port, TCP_LINGER, TCP_BYTES).await,
-                Err(error) => tracing::debug!(error = %chain(&error), "a tunnel did not come about"),
+                Err(error) => tracing::debug!(error = %protocol::error::chain(&error), "a tunnel did not come about"),
             }
         });
         let mut response = Response::new(Body::empty());

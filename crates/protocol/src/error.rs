@@ -18,6 +18,18 @@ impl ErrorBody {
     }
 }
 
+/// An error with its sources, in one line: for logs, and for messages of what has no words of its own.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(next) = source {
+        text.push_str(": ");
+        text.push_str(&next.to_string());
+        source = next.source();
+    }
+    text
+}
+
 /// Codes of the lifecycle API. The native runtime uses the family `SANDBOX::` with the suffixes of the
 /// published families; plain codes are the published ones.
 pub mod code {

@@ -104,7 +104,8 @@ impl NativeRuntime {
         let ends = exits::watch(&paths.exits())?;
         let unpacker = Arc::new(JailerUnpack::new(client.clone()));
         let images = image::Store::open(&settings.images_dir, unpacker).await;
-        let images = images.map_err(|error| Failure::internal(format!("open the image store: {}", chain(&error))))?;
+        let images = images
+            .map_err(|error| Failure::internal(format!("open the image store: {}", protocol::error::chain(&error))))?;
         let host = Mutex::new(None);
         Ok(Self { client, paths, images, settings, capabilities, sessions, ends: Mutex::new(ends), host })
     }
@@ -259,7 +260,7 @@ impl NativeRuntime {
             image::EnsureOptions { credentials, platform, plain_http_hosts: self.settings.plain_http_hosts.clone() };
         let progress = |progress: image::Progress| (request.progress)(progress.to_string());
         let image = self.images.ensure(&request.spec.image, options, &progress).await;
-        let image = image.map_err(|error| unusable(chain(&error)))?;
+        let image = image.map_err(|error| unusable(protocol::error::chain(&error)))?;
         Ok(Stand {
             layers: image.layers.iter().map(|layer| layer.as_str().to_owned()).collect(),
             host_programs: false,
@@ -377,15 +378,4 @@ fn done(reply: Reply) -> std::result::Result<(), RuntimeError> {
 
 fn unexpected(reply: &Reply) -> Failure {
     Failure::internal(format!("the jailer gave an answer to another question: {reply:?}"))
-}
-
-/// An error with its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

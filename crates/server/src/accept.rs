@@ -122,6 +122,6 @@ async fn serve_one(
     };
     if let Err(error) = served {
         // Clients that go away are their own business.
-        tracing::debug!(%peer, error = %crate::wire::chain(&error), "connection ended");
+        tracing::debug!(%peer, error = %protocol::error::chain(&error), "connection ended");
     }
 }

@@ -121,7 +121,7 @@ impl From<Rejected> for ApiError {
 
 impl From<crate::store::Error> for ApiError {
     fn from(error: crate::store::Error) -> Self {
-        tracing::error!(error = %crate::wire::chain(&error), "the database failed");
+        tracing::error!(error = %protocol::error::chain(&error), "the database failed");
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             code::INTERNAL_ERROR,

@@ -1,7 +1,10 @@
 //! The signals with which people and supervisors end a command.
 
+use std::process::ExitCode;
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::Outcome;
 use crate::failure::Failure;
 
 /// Listens for INT, TERM and HUP for as long as it lives.
@@ -9,6 +12,18 @@ pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Signal,
+}
+
+/// Runs `work` to its end, or until one of the signals, which gives the exit code that a shell would.
+///
+/// # Errors
+/// Those of `work`.
+pub async fn until_signal(work: impl Future<Output = Result<(), Failure>>) -> Outcome {
+    let mut signals = Signals::listen()?;
+    tokio::select! {
+        ended = work => ended.map(|()| ExitCode::SUCCESS),
+        signal = signals.next() => Ok(ExitCode::from(128 + signal)),
+    }
 }
 
 impl Signals {

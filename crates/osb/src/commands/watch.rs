@@ -3,13 +3,12 @@
 //! A connection that drops is made again behind the last event, so that nothing is missed; where the daemon
 //! could not keep everything it says so, and so do we.
 
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use protocol::execd::watch::{WatchEvent, kind};
 
-use super::signals::Signals;
+use super::signals::until_signal;
 use super::{Context, Outcome, to_value};
 use crate::client::Client;
 use crate::client::stream::{EventStream, STREAM_BROKEN};
@@ -45,11 +44,7 @@ pub struct WatchArgs {
 
 /// Writes events until the directory is gone or a signal comes.
 pub async fn run(ctx: &Context, args: &WatchArgs) -> Outcome {
-    let mut signals = Signals::listen()?;
-    tokio::select! {
-        ended = follow(ctx, args) => ended.map(|()| ExitCode::SUCCESS),
-        signal = signals.next() => Ok(ExitCode::from(128 + signal)),
-    }
+    until_signal(follow(ctx, args)).await
 }
 
 async fn follow(ctx: &Context, args: &WatchArgs) -> Result<(), Failure> {

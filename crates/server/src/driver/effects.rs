@@ -158,7 +158,7 @@ impl Driver {
             match app.runtime.console(&id, CONSOLE_BYTES).await {
                 Ok(tail) if !tail.is_empty() => {
                     if let Err(error) = app.store.set_console(&id, &tail).await {
-                        tracing::warn!(sandbox_id = %id, error = %crate::wire::chain(&error), "a console could not be kept");
+                        tracing::warn!(sandbox_id = %id, error = %protocol::error::chain(&error), "a console could not be kept");
                     }
                 }
                 Ok(_) => {}
@@ -201,7 +201,7 @@ async fn layers_of(app: &App, image: &str) -> Vec<String> {
         Ok(Some(image)) => image.layers.iter().map(ToString::to_string).collect(),
         Ok(None) => Vec::new(),
         Err(error) => {
-            tracing::warn!(image, error = %crate::wire::chain(&error), "the layers of a sandbox are not known");
+            tracing::warn!(image, error = %protocol::error::chain(&error), "the layers of a sandbox are not known");
             Vec::new()
         }
     }

@@ -65,7 +65,7 @@ impl Due {
         let at = self.app.now();
         let event = Row { reason: reason.to_owned(), message: message.clone(), transition_at: at, ..self.row.clone() };
         if let Err(error) = self.app.store.note(&event).await {
-            tracing::warn!(sandbox_id = %self.row.id, error = %crate::wire::chain(&error), "an event could not be stored");
+            tracing::warn!(sandbox_id = %self.row.id, error = %protocol::error::chain(&error), "an event could not be stored");
         }
         let refuses = self.moment == Moment::BeforePause && self.row.spec.hooks.on_pause_failure() == OnFailure::Refuse;
         if refuses && ended.is_err() { Err(message) } else { Ok(()) }

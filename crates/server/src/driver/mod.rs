@@ -250,7 +250,7 @@ impl Driver {
                 self.show();
             }
             Err(error) => {
-                tracing::warn!(sandbox_id = %self.row.id, error = %crate::wire::chain(&error), "a renewal could not be stored");
+                tracing::warn!(sandbox_id = %self.row.id, error = %protocol::error::chain(&error), "a renewal could not be stored");
                 self.accesses.renewal_failed();
             }
         }
@@ -424,7 +424,7 @@ impl Driver {
             match self.app.store.forget(&self.row.id).await {
                 Ok(()) => break,
                 Err(error) => {
-                    tracing::error!(sandbox_id = %self.row.id, error = %crate::wire::chain(&error), "a row could not be removed");
+                    tracing::error!(sandbox_id = %self.row.id, error = %protocol::error::chain(&error), "a row could not be removed");
                     tokio::select! {
                         // The row says Stopping: the next start goes on here.
                         () = self.app.closing.cancelled() => return Next::Gone,

@@ -47,7 +47,7 @@ impl Network {
         let names = self.names_of(id).map_err(|error| format!("open the sandbox's file of names: {error}"))?;
         let source = self.source(spec.policy.as_ref());
         let attached = control.attach(id.as_str(), &listeners, names.as_fd(), spec.policy_revision, &source).await;
-        attached.map_err(|error| format!("serve the sandbox's network: {}", crate::wire::chain(&error)))
+        attached.map_err(|error| format!("serve the sandbox's network: {}", protocol::error::chain(&error)))
     }
 
     async fn find_listeners(&self, app: &App, id: &SandboxId) -> Result<egress::Listeners, String> {
@@ -55,7 +55,7 @@ impl Network {
         match control.listeners(id.as_str()).await {
             Ok(listeners) => return Ok(listeners),
             Err(ControlError::Failed(Failure::NotAttached)) => {}
-            Err(error) => return Err(crate::wire::chain(&error)),
+            Err(error) => return Err(protocol::error::chain(&error)),
         }
         let network = app.runtime.network().ok_or("this runtime gives sandboxes no network")?;
         let listeners = network.listen(id).await.map_err(|error| error.message)?;
@@ -74,7 +74,7 @@ impl Network {
         match control.set_policy(id.as_str(), spec.policy_revision, &source).await {
             Ok(cut) => tracing::info!(sandbox_id = %id, revision = spec.policy_revision, cut, "policy in force"),
             Err(ControlError::Failed(Failure::NotAttached)) => self.attach(app, id, spec).await?,
-            Err(error) => return Err(format!("set the policy: {}", crate::wire::chain(&error))),
+            Err(error) => return Err(format!("set the policy: {}", protocol::error::chain(&error))),
         }
         let network = app.runtime.network().ok_or("this runtime gives sandboxes no network")?;
         network.steer(id, reachable).await.map_err(|error| error.message)
@@ -90,7 +90,7 @@ impl Network {
             && let Err(error) = control.detach(id.as_str()).await
         {
             // A process that is gone serves nobody, and its successor is told of living sandboxes only.
-            tracing::debug!(sandbox_id = %id, error = %crate::wire::chain(&error), "not detached");
+            tracing::debug!(sandbox_id = %id, error = %protocol::error::chain(&error), "not detached");
         }
         self.forget_names(id);
     }

@@ -83,7 +83,7 @@ pub(crate) async fn read(
 }
 
 fn silent(error: &ControlError) -> ApiError {
-    let message = format!("{}; nothing leaves sandboxes meanwhile", crate::wire::chain(error));
+    let message = format!("{}; nothing leaves sandboxes meanwhile", protocol::error::chain(error));
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code::INTERNAL_ERROR, message).retry_after(1)
 }
 

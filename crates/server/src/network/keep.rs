@@ -38,7 +38,7 @@ pub(crate) async fn keep(app: Arc<App>) {
 async fn compare(app: &App) -> Result<(), String> {
     let network = &app.network;
     let Some(control) = network.control() else { return Ok(()) };
-    let said = |error: egress::ControlError| crate::wire::chain(&error);
+    let said = |error: egress::ControlError| protocol::error::chain(&error);
     control.configure(network.config.settings()).await.map_err(said)?;
     let attached = control.stats().await.map_err(said)?.sandboxes;
     let mut attached: HashMap<String, u64> = attached.into_iter().map(|one| (one.sandbox, one.revision)).collect();

@@ -178,7 +178,7 @@ impl From<image::Error> for ApiError {
             E::NoSpace { .. } => (StatusCode::INSUFFICIENT_STORAGE, code::IMAGE_NO_SPACE),
             _ => (StatusCode::INTERNAL_SERVER_ERROR, code::IMAGE_STORE_FAILED),
         };
-        Self::new(status, code, wire::chain(&error))
+        Self::new(status, code, protocol::error::chain(&error))
     }
 }
 

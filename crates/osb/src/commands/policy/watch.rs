@@ -1,7 +1,6 @@
 //! `osb policy watch`: what a sandbox tries to reach, as it happens.
 
 use std::collections::HashSet;
-use std::process::ExitCode;
 
 use clap::Args;
 use protocol::egress::NetworkEvent;
@@ -9,7 +8,7 @@ use protocol::egress::NetworkEvent;
 use super::target::written;
 use crate::client::network::{Notice, Told};
 use crate::client::stream::STREAM_BROKEN;
-use crate::commands::signals::Signals;
+use crate::commands::signals::until_signal;
 use crate::commands::watch::{again, printable};
 use crate::commands::{Context, Outcome, to_value};
 use crate::failure::Failure;
@@ -33,11 +32,7 @@ pub struct WatchArgs {
 
 /// Writes events until the sandbox ends or a signal comes.
 pub async fn run(ctx: &Context, args: &WatchArgs) -> Outcome {
-    let mut signals = Signals::listen()?;
-    tokio::select! {
-        ended = follow(ctx, args) => ended.map(|()| ExitCode::SUCCESS),
-        signal = signals.next() => Ok(ExitCode::from(128 + signal)),
-    }
+    until_signal(follow(ctx, args)).await
 }
 
 async fn follow(ctx: &Context, args: &WatchArgs) -> Result<(), Failure> {
