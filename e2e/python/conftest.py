@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 
 import httpx
 import pytest
@@ -30,18 +29,8 @@ def pytest_runtest_logreport(report):
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
     os.environ["OPENSANDBOX_DISABLE_METRICS"] = ""
-    scratch = tmp_path_factory.mktemp("osb")
-    # pytest keeps its directories to their owner; the server of an ordinary user lives below.
-    for parent in (scratch.parent, scratch.parent.parent):
-        parent.chmod(0o755)
-    report = os.environ.get("OSB_E2E_REPORT")
-    started = osb.Server(
-        scratch,
-        user=os.environ.get("OSB_E2E_USER") or None,
-        report=pathlib.Path(report) if report else None,
-    )
-    yield started
-    started.stop()
+    with osb.running(tmp_path_factory, "osb") as started:
+        yield started
 
 
 @pytest.fixture(params=["sync", "async"])

@@ -1,5 +1,6 @@
 """Starts a server of its own, with the contract recorder in front of it."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -26,6 +27,30 @@ def binary(variable, name):
         if candidate.exists():
             return candidate
     raise RuntimeError(f"{name} is not built: cargo build --release -p osb -p e2e")
+
+
+@contextlib.contextmanager
+def running(tmp_path_factory, name, configuration=None):
+    """A server for the user and the report of this run, with a configuration file if one is given."""
+    scratch = tmp_path_factory.mktemp(name)
+    # pytest keeps its directories to their owner; the server of an ordinary user lives below.
+    for parent in (scratch.parent, scratch.parent.parent):
+        parent.chmod(0o755)
+    environment = {}
+    if configuration:
+        config = scratch / "config.toml"
+        config.write_text(configuration)
+        config.chmod(0o644)
+        environment["SANDBOX_CONFIG_PATH"] = str(config)
+    report = os.environ.get("OSB_E2E_REPORT")
+    started = Server(
+        scratch,
+        user=os.environ.get("OSB_E2E_USER") or None,
+        report=pathlib.Path(report) if report else None,
+        environment=environment,
+    )
+    yield started
+    started.stop()
 
 
 class Server:

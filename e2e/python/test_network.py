@@ -116,21 +116,9 @@ def world():
 @pytest.fixture(scope="module")
 def net(world, tmp_path_factory):
     """A server whose sandboxes ask the resolver of the world."""
-    scratch = tmp_path_factory.mktemp("osb-net")
-    for parent in (scratch.parent, scratch.parent.parent):
-        parent.chmod(0o755)
-    config = scratch / "config.toml"
-    config.write_text(f'[egress]\nalways_deny = ["always.test"]\nresolvers = ["{world.resolver}"]\n')
-    config.chmod(0o644)
-    report = os.environ.get("OSB_E2E_REPORT")
-    started = osb.Server(
-        scratch,
-        user=os.environ.get("OSB_E2E_USER") or None,
-        report=pathlib.Path(report) if report else None,
-        environment={"SANDBOX_CONFIG_PATH": str(config)},
-    )
-    yield started
-    started.stop()
+    configuration = f'[egress]\nalways_deny = ["always.test"]\nresolvers = ["{world.resolver}"]\n'
+    with osb.running(tmp_path_factory, "osb-net", configuration) as started:
+        yield started
 
 
 @pytest.fixture(params=["sync", "async"])
