@@ -75,9 +75,8 @@ impl Driver {
             match app.runtime.create(request).await {
                 Ok(created) => {
                     if let Err(message) = app.network.serve(&app, &id, &spec, created.listeners).await {
-                        let undone = app.runtime.destroy(&id, Duration::ZERO).await;
-                        app.network.end(&id, &spec).await;
-                        return failed(&undone.err().unwrap_or(RuntimeError::new(ErrorKind::Internal, message)));
+                        // What was made is removed as all that is left of a failed sandbox is.
+                        return failed(&RuntimeError::new(ErrorKind::Internal, message));
                     }
                     let layers = layers_of(&app, &spec.image).await;
                     Outcome::Created { receipt: created.receipt, layers }

@@ -11,19 +11,24 @@ use crate::app::App;
 
 /// How often it is looked at without a reason: what is wrong then was missed by everything else.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// Wait before a look that failed is tried again.
-const RETRY: Duration = Duration::from_millis(200);
+/// Wait before a look that failed is tried again; it doubles up to [`LOOK_EVERY`].
+const RETRY_FIRST: Duration = Duration::from_millis(200);
 
 /// Keeps it so until the server ends.
 pub(crate) async fn keep(app: Arc<App>) {
     let Some(mut restarts) = app.network.egress.as_ref().map(|egress| egress.restarts.clone()) else { return };
+    let mut retry = RETRY_FIRST;
     loop {
         restarts.borrow_and_update();
         let wait = match compare(&app).await {
-            Ok(()) => LOOK_EVERY,
+            Ok(()) => {
+                retry = RETRY_FIRST;
+                LOOK_EVERY
+            }
             Err(why) => {
                 tracing::warn!(error = why, "the egress process is not in step");
-                RETRY
+                retry = (retry * 2).min(LOOK_EVERY);
+                retry / 2
             }
         };
         tokio::select! {
