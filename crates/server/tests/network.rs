@@ -1,12 +1,101 @@
-//! What clients are told of a sandbox's network where there is none; the rest needs a kernel (`e2e/python`).
+//! What clients are told of a sandbox's network where there is none or its egress process refuses; the rest needs a kernel
+//! (`e2e/python`).
 
 mod common;
+
+use std::os::fd::AsFd as _;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use common::{Server, token};
 use http::Request;
 use http_body_util::Full;
-use serde_json::json;
+use rustix::net::{RecvFlags, SendFlags};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+/// An egress process that refuses the requests of one name, as often as it is told to; all others it grants.
+struct Refusing {
+    refusals: Arc<Mutex<(&'static str, u32)>>,
+    asked: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Refusing {
+    fn start(what: &'static str, times: u32) -> (Self, server::Egress) {
+        let (ours, theirs) = egress::pair().expect("a pair");
+        let refusals = Arc::new(Mutex::new((what, times)));
+        let asked = Arc::<Mutex<Vec<Value>>>::default();
+        let (left, heard) = (refusals.clone(), asked.clone());
+        std::thread::spawn(move || {
+            let mut buffer = Vec::new();
+            while let Ok(Some((bytes, fds))) = packets::receive_bytes(theirs.as_fd(), &mut buffer, RecvFlags::empty()) {
+                let request: Value = serde_json::from_slice(bytes).expect("a request");
+                let reply = answer(&request, &mut left.lock().expect("no holder panics"));
+                heard.lock().expect("no holder panics").push(request);
+                packets::send(fds[0].as_fd(), &reply, &[], SendFlags::empty()).expect("an answer");
+            }
+        });
+        let (_, restarts) = watch::channel(0);
+        let control = egress::Control::new(ours).expect("a control");
+        (Self { refusals, asked }, server::Egress { control, restarts })
+    }
+
+    fn asked(&self, what: &str) -> Vec<Value> {
+        let asked = self.asked.lock().expect("no holder panics");
+        asked.iter().filter(|request| request["do"] == what).cloned().collect()
+    }
+}
+
+fn answer(request: &Value, refusals: &mut (&'static str, u32)) -> Value {
+    if request["do"] == refusals.0 && refusals.1 > 0 {
+        refusals.1 -= 1;
+        return json!({ "is": "failed", "why": "system", "operation": "listen", "message": "no room" });
+    }
+    match request["do"].as_str() {
+        Some("set_policy") => json!({ "is": "policy_set", "cut": 0 }),
+        Some("stats") => json!({ "is": "stats", "instance": 1, "version": "0", "sequence": 0, "sandboxes": [] }),
+        _ => json!({ "is": "done" }),
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_that_the_egress_process_does_not_serve_is_failed_with_the_cause_and_removed() {
+    let (process, egress) = Refusing::start("attach", 1);
+    let server = Server::with_egress(egress).await;
+    let answer = server.post("/v1/sandboxes?wait=20", common::body_with(json!({}))).await.json();
+    let (id, status) = (answer["id"].as_str().expect("an id"), &answer["status"]);
+    assert_eq!(status["state"], "Failed", "{status}");
+    assert!(status["message"].as_str().expect("words").contains("listen: no room"), "{status}");
+    let id = common::id(id);
+    let removed = async {
+        while server.runtime.reachable(&id).is_some() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(common::PATIENCE, removed).await.expect("nothing of it is left");
+    assert_eq!(process.asked("attach").len(), 1);
+    let good = server.create(json!({})).await;
+    assert!(server.runtime.reachable(&common::id(&good)).is_some_and(|ranges| !ranges.is_empty()));
+}
+
+#[tokio::test]
+async fn a_policy_that_cannot_be_put_in_force_leaves_the_one_before() {
+    let (process, egress) = Refusing::start("set_policy", 0);
+    let server = Server::with_egress(egress).await;
+    let first = json!({ "defaultAction": "deny", "egress": [{ "action": "allow", "target": "a.test" }] });
+    let id = server.create(json!({ "networkPolicy": first })).await;
+    let at = format!("/v1/sandboxes/{id}/networkpolicy");
+    process.refusals.lock().expect("no holder panics").1 = 1;
+    let refused = server.call(http::Method::PUT, &at, Some(json!({ "defaultAction": "allow" }))).await;
+    assert_eq!(refused.status, 500);
+    assert!(refused.json()["message"].as_str().expect("words").contains("no room"), "{}", refused.json());
+    assert_eq!(server.get(&at).await.json()["policy"], first);
+    let revisions: Vec<u64> =
+        process.asked("set_policy").iter().filter_map(|asked| asked["revision"].as_u64()).collect();
+    assert_eq!(revisions, [1, 2], "the one before is put in force again, as a newer one");
+    let taken = server.call(http::Method::PATCH, &at, Some(json!([{ "action": "deny", "target": "b.test" }]))).await;
+    assert_eq!((taken.status.as_u16(), &taken.json()["mode"]), (200, &"enforcing".into()));
+}
 
 #[tokio::test]
 async fn events_of_a_sandbox_without_a_way_out_are_a_conflict_and_of_an_unknown_one_not_found() {

@@ -53,12 +53,19 @@ impl Server {
         let unpacker =
             image::InProcess::open(&dir.path().join("layers"), image::unpack::Limits::default()).expect("a layer area");
         let images = image::Store::open(&dir.path().join("images"), Arc::new(unpacker)).await.expect("a store");
-        Self::launch(Config::default(), runtime, dir, Some(images)).await
+        Self::launch(Config::default(), runtime, dir, Some(images), None).await
+    }
+
+    /// A server that asks this egress process.
+    pub async fn with_egress(egress: server::Egress) -> Self {
+        let dir = Arc::new(tempfile::tempdir().expect("a directory"));
+        let runtime = FakeRuntime::new(dir.path());
+        Self::launch(Config::default(), runtime, dir, None, Some(egress)).await
     }
 
     /// A server on the records and the machine of an earlier one.
     pub async fn again(config: Config, runtime: FakeRuntime, dir: Arc<tempfile::TempDir>) -> Self {
-        Self::launch(config, runtime, dir, None).await
+        Self::launch(config, runtime, dir, None, None).await
     }
 
     async fn launch(
@@ -66,12 +73,13 @@ impl Server {
         runtime: FakeRuntime,
         dir: Arc<tempfile::TempDir>,
         images: Option<image::Store>,
+        egress: Option<server::Egress>,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let (stop, stopped) = oneshot::channel::<()>();
         let options = Options {
-            egress: None,
+            egress,
             config,
             api_key: SecretString::from(KEY),
             secret: SECRET,
