@@ -93,6 +93,6 @@ fn change(input: &mut Vec<u8>, pool: &[Vec<u8>], random: &mut Random) {
             input.splice(at..end, other[from..].iter().copied());
         }
         6 => drop(input.splice(at..end, random.pick(&NUMBERS).bytes())),
-        _ => input.insert(at, random.next() as u8),
+        _ => input.insert(at, random.number() as u8),
     }
 }

@@ -10,7 +10,7 @@ impl Random {
     }
 
     /// Any number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -19,7 +19,7 @@ impl Random {
 
     /// A number from 0 to `bound - 1`; `bound` is not 0.
     pub fn below(&mut self, bound: usize) -> usize {
-        ((self.next() >> 32) as usize) % bound
+        ((self.number() >> 32) as usize) % bound
     }
 
     /// True once in `times`.

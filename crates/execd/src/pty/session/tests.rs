@@ -45,7 +45,7 @@ impl History {
         let stream = *self.random.pick(&[Stream::Out, Stream::Out, Stream::Err]);
         let most = if self.random.chance(8) { 3 * CAPACITY } else { 12 };
         let length = self.random.below(most);
-        let bytes: Vec<u8> = (0..length).map(|_| self.random.next() as u8).collect();
+        let bytes: Vec<u8> = (0..length).map(|_| self.random.number() as u8).collect();
         self.terminal.push(stream, &bytes);
         self.model.output.extend(bytes.into_iter().map(|byte| (stream, byte)));
         let oldest = self.oldest();
