@@ -95,6 +95,21 @@ async fn a_policy_that_cannot_be_put_in_force_leaves_the_one_before() {
     assert_eq!(revisions, [1, 2], "the one before is put in force again, as a newer one");
     let taken = server.call(http::Method::PATCH, &at, Some(json!([{ "action": "deny", "target": "b.test" }]))).await;
     assert_eq!((taken.status.as_u16(), &taken.json()["mode"]), (200, &"enforcing".into()));
+    assert_eq!(taken.json().get("reason"), None);
+}
+
+#[tokio::test]
+async fn a_first_rule_says_that_it_closes_the_rest() {
+    let (_process, egress) = Refusing::start("nothing", 0);
+    let server = Server::with_egress(egress).await;
+    let id = server.create(json!({})).await;
+    let at = format!("/v1/sandboxes/{id}/networkpolicy");
+    assert_eq!(server.get(&at).await.json()["mode"], "allow_all");
+    let rule = json!([{ "action": "allow", "target": "a.test" }]);
+    let first = server.call(http::Method::PATCH, &at, Some(rule)).await.json();
+    assert!(first["reason"].as_str().is_some_and(|reason| reason.contains("denied from now on")), "{first}");
+    let policy = server.get(&at).await.json()["policy"].clone();
+    assert_eq!(policy, json!({ "defaultAction": "deny", "egress": [{ "action": "allow", "target": "a.test" }] }));
 }
 
 #[tokio::test]

@@ -93,7 +93,14 @@ async fn policy(app: &App, sandbox: &Sandbox, request: Request) -> Result<Respon
     let Body(body) = Body::from_request(request, &()).await?;
     let mut reason = None;
     let edit = match method {
-        Method::PATCH => Edit::Prepend(list::<NetworkRule>(&body, "an array of rules")?),
+        Method::PATCH => {
+            let rules = list::<NetworkRule>(&body, "an array of rules")?;
+            if sandbox.row().spec.policy.is_none() {
+                reason =
+                    Some("the sandbox had no policy of its own; what no rule allows is denied from now on".to_owned());
+            }
+            Edit::Prepend(rules)
+        }
         Method::DELETE => {
             let targets = list::<String>(&body, "an array of targets")?;
             let edit = Edit::Remove(targets);
