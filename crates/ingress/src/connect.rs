@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
+use early_answer::Hearing;
 use protocol::headers::EXECD_ACCESS_TOKEN;
 use rustix::fs::OFlags;
 use secrecy::ExposeSecret as _;
@@ -79,10 +80,8 @@ async fn open_once(backend: &Backend) -> Result<Box<dyn Duplex>, Problem> {
             Box::new(stream)
         }
     };
-    if backend.port == EXECD_PORT {
-        return Ok(stream);
-    }
-    tunnel(stream, backend).await
+    let stream = if backend.port == EXECD_PORT { stream } else { tunnel(stream, backend).await? };
+    Ok(Box::new(Hearing::new(stream)))
 }
 
 /// Longest path in a unix socket's address, in bytes, without the final NUL.

@@ -346,6 +346,28 @@ async fn an_answer_that_breaks_off_is_no_whole_answer() {
     call(&server, &id, port, "/", &[]).await.is(502, "BACKEND_RESPONSE_FAILED");
 }
 
+#[tokio::test]
+async fn an_answer_before_the_end_of_the_request_arrives() {
+    let server = Server::start().await;
+    let (id, _execd) = sandbox(&server).await;
+    let (port, _heads) = application("HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\n\r\nno").await;
+    for _ in 0..50 {
+        let stream = TcpStream::connect(server.address).await.expect("connects");
+        let (mut reader, mut writer) = stream.into_split();
+        let head = format!(
+            "POST /v1/sandboxes/{id}/proxy/{port}/ HTTP/1.1\r\nHost: x\r\nOPEN-SANDBOX-API-KEY: {KEY}\r\nContent-Length: 1000000000\r\n\r\n"
+        );
+        let sending = tokio::spawn(async move {
+            writer.write_all(head.as_bytes()).await.expect("written");
+            while writer.write_all(&[b'x'; 65536]).await.is_ok() {}
+        });
+        let mut answer = String::new();
+        let _ = reader.read_to_string(&mut answer).await;
+        assert!(answer.starts_with("HTTP/1.1 413 "), "{answer:?}");
+        sending.await.expect("the sender is told");
+    }
+}
+
 /// A WebSocket server in the sandbox: echoes, picks the subprotocol `b`, closes with 4001 at `bye`.
 async fn echo_websocket() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");

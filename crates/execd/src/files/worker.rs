@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use early_answer::Hearing;
 use http::uri::PathAndQuery;
 use http::{Request, StatusCode, Uri, header};
 use hyper::body::Incoming;
@@ -82,7 +83,7 @@ pub async fn forward(
     let (stream, process) = start(daemon, identity)?;
     let stream = UnixStream::from_std(stream).map_err(|error| broken(system_text(&error)))?;
     let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(error.to_string()))?;
+        http1::handshake(TokioIo::new(Hearing::new(stream))).await.map_err(|error| broken(error.to_string()))?;
     tokio::task::spawn_local(async move {
         let _ = connection.await; // how it ended shows in the answer
         finish(process, slot).await;

@@ -1,5 +1,6 @@
 //! `/proxy/{port}/{path}`: HTTP and WebSocket to a port of the sandbox.
 
+use early_answer::Hearing;
 use http::header::{self, HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Request, StatusCode, Uri};
@@ -42,7 +43,7 @@ pub async fn forward(mut request: Request<Incoming>, port: &str, path: &str) -> 
     prepare(request.headers_mut(), port, upgrade.as_ref());
     let client_upgrade = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
 
-    let Ok((mut sender, connection)) = http1::handshake(TokioIo::new(upstream)).await else {
+    let Ok((mut sender, connection)) = http1::handshake(TokioIo::new(Hearing::new(upstream))).await else {
         return Ok(text(StatusCode::BAD_GATEWAY, "Bad Gateway"));
     };
     tokio::task::spawn_local(async move {

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use early_answer::Hearing;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
@@ -52,7 +53,7 @@ pub async fn connect(request: Request<Incoming>) -> Result<Answer> {
             request.uri()
         )));
     };
-    let mut upstream = dial(port).await?;
+    let mut upstream = Hearing::new(dial(port).await?);
     tokio::task::spawn_local(async move {
         if let Ok(upgraded) = hyper::upgrade::on(request).await {
             let mut client = TokioIo::new(upgraded);
