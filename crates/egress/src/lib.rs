@@ -31,6 +31,7 @@
 //! # }
 //! ```
 
+pub mod authority;
 mod control;
 mod dial;
 mod dns;

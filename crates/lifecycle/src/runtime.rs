@@ -127,6 +127,8 @@ pub struct Create<'a> {
     pub spec: &'a SandboxSpec,
     /// The token that its execd will demand.
     pub token: &'a str,
+    /// PEM of the certificate of an authority that the sandbox's programs are to trust.
+    pub authority: Option<&'a str>,
     /// Login for the image's registry, for this pull only.
     pub pull_auth: Option<PullAuth>,
     /// Called with a sentence for people when something slow moves on. Must not block.

@@ -92,6 +92,9 @@ pub struct SandboxSpec {
     /// How often that was changed.
     #[serde(default)]
     pub policy_revision: u64,
+    /// Whether credentials are put into its requests on the way out.
+    #[serde(default)]
+    pub credential_proxy: bool,
     /// What calls to its ports need and do.
     #[serde(default)]
     pub access: Access,

@@ -46,6 +46,7 @@ fn spec(image: &str, entrypoint: &[&str]) -> SandboxSpec {
         network: Network::None,
         policy: None,
         policy_revision: 0,
+        credential_proxy: false,
         access: Default::default(),
     }
 }
@@ -55,7 +56,7 @@ fn id(text: &str) -> SandboxId {
 }
 
 async fn create(runtime: &NativeRuntime, id: &SandboxId, spec: &SandboxSpec) -> Result<Created, RuntimeError> {
-    let request = Create { id, spec, token: "token", pull_auth: None, progress: &|_| {} };
+    let request = Create { id, spec, token: "token", authority: None, pull_auth: None, progress: &|_| {} };
     runtime.create(request).await
 }
 

@@ -12,12 +12,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use early_answer::Hearing;
 use http::uri::PathAndQuery;
 use http::{Request, StatusCode, Uri, header};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use protocol::execd::code;
 use protocol::headers;
 use rustix::process::Signal;
@@ -82,15 +80,11 @@ pub async fn forward(
     let broken = |why: String| ApiError::runtime(format!("file call as {uid}:{gid}: {why}"));
     let (stream, process) = start(daemon, identity)?;
     let stream = UnixStream::from_std(stream).map_err(|error| broken(system_text(&error)))?;
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(Hearing::new(stream))).await.map_err(|error| broken(error.to_string()))?;
-    tokio::task::spawn_local(async move {
-        let _ = connection.await; // how it ended shows in the answer
-        finish(process, slot).await;
-    });
+    let ended = finish(process, slot);
+    let mut sender = api::client::handshake(stream, ended).await.map_err(|error| broken(error.to_string()))?;
     let request = prepared(request, path)?;
     let mut answer = sender
-        .send_request(request)
+        .send_request(request.map(BodyExt::boxed_unsync))
         .await
         .map_err(|error| broken(format!("the worker ended before its answer: {error}")))?;
     for hop in [header::CONNECTION, header::TRANSFER_ENCODING] {

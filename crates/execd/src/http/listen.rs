@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -44,14 +45,14 @@ pub async fn serve(daemon: Rc<Daemon>, listener: Listener) {
         let accepted = match &listener {
             Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| {
                 tokio::task::spawn_local(async move {
-                    connection(stream, |request| route(Rc::clone(&daemon), request)).await;
+                    connection(stream, move |request| route(Rc::clone(&daemon), request)).await;
                     drop(slot);
                 });
             }),
             Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
                 let _ = stream.set_nodelay(true); // only latency is at stake
                 tokio::task::spawn_local(async move {
-                    connection(stream, |request| route(Rc::clone(&daemon), request)).await;
+                    connection(stream, move |request| route(Rc::clone(&daemon), request)).await;
                     drop(slot);
                 });
             }),
@@ -62,13 +63,22 @@ pub async fn serve(daemon: Rc<Daemon>, listener: Listener) {
     }
 }
 
+/// Bytes to and from somebody. Boxed wherever HTTP is spoken over it, so that the program holds that code once.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
 /// Serves one connection to its end.
-pub async fn connection<S, A, F>(stream: S, answer: A)
+pub async fn connection<A, F>(stream: impl Duplex + 'static, answer: A)
 where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    A: Fn(Request<Incoming>) -> F,
-    F: Future<Output = Answer>,
+    A: Fn(Request<Incoming>) -> F + 'static,
+    F: Future<Output = Answer> + 'static,
 {
+    serve_http(Box::new(stream), Box::new(move |request| Box::pin(answer(request)))).await;
+}
+
+type Answering = Pin<Box<dyn Future<Output = Answer>>>;
+
+async fn serve_http(stream: Box<dyn Duplex>, answer: Box<dyn Fn(Request<Incoming>) -> Answering>) {
     let service = service_fn(move |request| {
         let answer = answer(request);
         async move { Ok::<_, Infallible>(answer.await) }

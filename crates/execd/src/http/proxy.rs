@@ -1,16 +1,15 @@
 //! `/proxy/{port}/{path}`: HTTP and WebSocket to a port of the sandbox.
 
-use early_answer::Hearing;
 use http::header::{self, HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Request, StatusCode, Uri};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use protocol::headers;
 use tokio::io::copy_bidirectional_with_sizes;
 
-use super::{Answer, Body, text, tunnel};
+use super::{Answer, Body, client, text, tunnel};
 use crate::error::Result;
 
 /// Bytes of relay buffer in each direction of an upgraded connection.
@@ -43,13 +42,10 @@ pub async fn forward(mut request: Request<Incoming>, port: &str, path: &str) -> 
     prepare(request.headers_mut(), port, upgrade.as_ref());
     let client_upgrade = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
 
-    let Ok((mut sender, connection)) = http1::handshake(TokioIo::new(Hearing::new(upstream))).await else {
+    let Ok(mut sender) = client::handshake(upstream, async {}).await else {
         return Ok(text(StatusCode::BAD_GATEWAY, "Bad Gateway"));
     };
-    tokio::task::spawn_local(async move {
-        let _ = connection.with_upgrades().await; // its end shows in the answer's body
-    });
-    let Ok(mut response) = sender.send_request(request).await else {
+    let Ok(mut response) = sender.send_request(request.map(BodyExt::boxed_unsync)).await else {
         return Ok(text(StatusCode::BAD_GATEWAY, "Bad Gateway"));
     };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS

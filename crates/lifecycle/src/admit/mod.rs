@@ -144,6 +144,7 @@ pub fn admit(request: CreateSandboxRequest, runtime: &Capabilities, rules: &Rule
         network: Network::None,
         policy,
         policy_revision: 0,
+        credential_proxy: false,
         access,
     };
     Ok(Admitted { spec, pull_auth })

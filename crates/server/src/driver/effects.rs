@@ -70,8 +70,14 @@ impl Driver {
                 });
             };
             let token = app.auth.token(id.as_str());
-            let request =
-                Create { id: &id, spec: &spec, token: token.expose_secret(), pull_auth: auth, progress: &progress };
+            let request = Create {
+                id: &id,
+                spec: &spec,
+                token: token.expose_secret(),
+                authority: None,
+                pull_auth: auth,
+                progress: &progress,
+            };
             match app.runtime.create(request).await {
                 Ok(created) => {
                     if let Err(message) = app.network.serve(&app, &id, &spec, created.listeners).await {

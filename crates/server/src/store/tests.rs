@@ -26,6 +26,7 @@ fn row(id: &str, second: i64, labels: &[(&str, &str)]) -> Row {
             network: lifecycle::spec::Network::None,
             policy: None,
             policy_revision: 0,
+            credential_proxy: false,
             access: lifecycle::spec::Access::default(),
         },
         state: State::Pending,

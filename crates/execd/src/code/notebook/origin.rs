@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use crate::environment::Environment;
 use crate::error::system_text;
+use crate::http::client;
 
 /// Bytes of an answer.
 const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
@@ -122,8 +123,9 @@ impl Origin {
         Ok(serde_json::from_slice(&body).unwrap_or_default())
     }
 
-    fn request(&self, method: Method, path: &str, body: String) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::new(Bytes::from(body)));
+    fn request(&self, method: Method, path: &str, body: String) -> Request<client::Body> {
+        let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
+        let mut request = Request::new(body);
         *request.method_mut() = method;
         // Paths are ours: fixed words and ids that were checked.
         *request.uri_mut() = format!("{}{path}", self.base).parse().unwrap_or_default();
@@ -135,15 +137,13 @@ impl Origin {
         request
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>, what: &str) -> Result<Response<Incoming>, Failure> {
+    async fn send(&self, request: Request<client::Body>, what: &str) -> Result<Response<Incoming>, Failure> {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         let stream = TcpStream::connect((host, self.port)).await;
         let stream = stream.map_err(|error| Failure::Unreachable(format!("{what}: {}", system_text(&error))))?;
         let _ = stream.set_nodelay(true); // only latency is at stake
         let broken = |error: hyper::Error| Failure::Unreachable(format!("{what}: {error}"));
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        tokio::task::spawn_local(async move { connection.with_upgrades().await });
+        let mut sender = client::handshake(stream, async {}).await.map_err(broken)?;
         sender.send_request(request).await.map_err(broken)
     }
 
