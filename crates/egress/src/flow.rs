@@ -14,7 +14,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -24,11 +24,14 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use crate::authority::Authority;
 use crate::inspect::{self, HEAD_BYTES, Head};
+use crate::intercept::{self, Meeting};
 use crate::name::Name;
 use crate::policy::{Action, Because, Dialled, Policy};
 use crate::relay::{self, Moved};
 use crate::sandbox::Sandbox;
+use crate::secrets::State;
 use crate::verdicts::{End, Reason, What};
 use crate::{dial, dns};
 
@@ -54,6 +57,8 @@ pub struct Flow {
     seen: AtomicU64,
     end: OnceLock<End>,
     cut: CancellationToken,
+    /// Whether its requests are read, because its host is bound to a credential.
+    is_intercepted: AtomicBool,
 }
 
 impl Flow {
@@ -76,6 +81,36 @@ impl Flow {
     pub fn is_quiet(&self) -> bool {
         let now = self.sent.bytes() + self.received.bytes();
         self.seen.swap(now, Ordering::Relaxed) == now
+    }
+
+    /// The name that it is bound to, if it came by one.
+    pub fn name(&self) -> Option<&Name> {
+        self.name.as_ref()
+    }
+
+    /// Whether its requests are read.
+    pub fn is_intercepted(&self) -> bool {
+        self.is_intercepted.load(Ordering::Relaxed)
+    }
+
+    /// The address that was dialled for it.
+    pub(crate) fn dialled(&self) -> IpAddr {
+        self.dialled.address
+    }
+
+    /// Is cancelled when it is cut.
+    pub(crate) fn cut_token(&self) -> CancellationToken {
+        self.cut.clone()
+    }
+
+    /// Counts bytes from the sandbox.
+    pub(crate) fn count_sent(&self, bytes: usize) {
+        self.sent.add(bytes);
+    }
+
+    /// Counts bytes to the sandbox.
+    pub(crate) fn count_received(&self, bytes: usize) {
+        self.received.add(bytes);
     }
 
     /// Bytes from the sandbox, and to it.
@@ -166,6 +201,7 @@ async fn connection(sandbox: &Arc<Sandbox>, client: TcpStream, to: SocketAddr) {
         seen: AtomicU64::new(0),
         end: OnceLock::new(),
         cut: sandbox.stop.child_token(),
+        is_intercepted: AtomicBool::new(false),
     });
     let _registered = sandbox.flows.register(flow.clone());
     // Only now would a change of the policy find it: one that came before is asked here.
@@ -175,11 +211,16 @@ async fn connection(sandbox: &Arc<Sandbox>, client: TcpStream, to: SocketAddr) {
         return told.denied(Some(flow.dialled.address), Reason::Policy { because });
     }
     told.decided(Action::Allow, Some(flow.dialled.address), Reason::Policy { because });
-    let end = pump(sandbox, &flow, &client, &upstream).await;
-    if end == End::Done {
-        relay::close_in_order(&client);
-        relay::close_in_order(&upstream);
-    }
+    let end = match pump(sandbox, &flow, &client, &upstream).await {
+        Pumped::Over(end) => {
+            if end == End::Done {
+                relay::close_in_order(&client);
+                relay::close_in_order(&upstream);
+            }
+            end
+        }
+        Pumped::Bound(found) => intercepted(sandbox, &flow, to, (client, upstream), found).await,
+    };
     let (sent_bytes, received_bytes) = flow.bytes();
     let presented = flow.presented.get().map(ToString::to_string);
     let name = flow.name.as_ref().map(ToString::to_string);
@@ -250,15 +291,56 @@ async fn reach(
     Ok((upstream, dialled, because))
 }
 
-async fn pump(sandbox: &Sandbox, flow: &Flow, client: &TcpStream, upstream: &TcpStream) -> End {
+/// What became of moving bytes.
+enum Pumped {
+    Over(End),
+    /// Nothing was moved: the host is bound to a credential.
+    Bound(Found),
+}
+
+/// A request for a bound host.
+struct Found {
+    authority: Arc<Authority>,
+    first: Vec<u8>,
+    is_tls: bool,
+}
+
+/// Why bytes of a sandbox are not moved on.
+enum Stop {
+    End(End),
+    Bound(Found),
+}
+
+async fn intercepted(
+    sandbox: &Arc<Sandbox>,
+    flow: &Arc<Flow>,
+    to: SocketAddr,
+    (client, upstream): (TcpStream, TcpStream),
+    found: Found,
+) -> End {
+    flow.is_intercepted.store(true, Ordering::Relaxed);
+    let Found { authority, first, is_tls } = found;
+    let (sandbox, of_flow) = (sandbox.clone(), flow.clone());
+    let meeting = Meeting { sandbox, flow: of_flow, to, authority, client, upstream, first, is_tls };
+    tokio::select! {
+        end = intercept::serve(meeting) => end,
+        () = flow.cut.cancelled() => flow.end.get().cloned().unwrap_or(End::Detached),
+    }
+}
+
+async fn pump(sandbox: &Sandbox, flow: &Flow, client: &TcpStream, upstream: &TcpStream) -> Pumped {
     let (pipes, held) = (&sandbox.shared.pipes, &sandbox.pipes_held);
-    let broken = |error: io::Error| End::Broken { message: error.to_string() };
+    let ended = |error: io::Error| End::Broken { message: error.to_string() };
+    let broken = |error: io::Error| Stop::End(ended(error));
     let (client_is_done, upstream_is_done) = (Notify::new(), Notify::new());
     let up = async {
         let head = first_bytes(client).await.map_err(broken)?;
-        judge_head(sandbox, flow, &head).map_err(|reason| End::Refused { reason })?;
-        // The place where the credential vault takes over: a flow whose name is bound to a credential goes, with
-        // `head.bytes`, to an interceptor that ends TLS, and is not relayed.
+        let refused = |reason| Stop::End(End::Refused { reason });
+        judge_head(sandbox, flow, &head).map_err(refused)?;
+        let head = match bound(sandbox, flow, head).map_err(refused)? {
+            Ok(found) => return Err(Stop::Bound(found)),
+            Err(head) => head,
+        };
         send(upstream, &head.bytes).await.map_err(broken)?;
         flow.sent.add(head.bytes.len());
         drop(head);
@@ -274,14 +356,43 @@ async fn pump(sandbox: &Sandbox, flow: &Flow, client: &TcpStream, upstream: &Tcp
     tokio::select! {
         // Asked first: when both are done, nothing that fails then matters.
         biased;
-        ended = async { tokio::try_join!(up, down) } => match ended {
-            Ok(_) => End::Done,
-            Err(end) => end,
+        moved = async { tokio::try_join!(up, down) } => match moved {
+            Ok(_) => Pumped::Over(End::Done),
+            Err(Stop::End(end)) => Pumped::Over(end),
+            Err(Stop::Bound(found)) => Pumped::Bound(found),
         },
-        error = fails_after(client, &client_is_done) => broken(error),
-        error = fails_after(upstream, &upstream_is_done) => broken(error),
-        () = flow.cut.cancelled() => flow.end.get().cloned().unwrap_or(End::Detached),
+        error = fails_after(client, &client_is_done) => Pumped::Over(ended(error)),
+        error = fails_after(upstream, &upstream_is_done) => Pumped::Over(ended(error)),
+        () = flow.cut.cancelled() => Pumped::Over(flow.end.get().cloned().unwrap_or(End::Detached)),
     }
+}
+
+/// Whether requests of a connection are to be read, since its host is bound to a credential; what it said otherwise.
+/// Protocols in which no credential can be put are relayed like those of any host.
+fn bound(sandbox: &Sandbox, flow: &Flow, head: FirstBytes) -> Result<Result<Found, FirstBytes>, Reason> {
+    let Some(name) = &flow.name else { return Ok(Err(head)) };
+    let refused = |message: &str| Err(Reason::Vault { message: message.into() });
+    let host = name.to_string();
+    let authority = match sandbox.secrets.state() {
+        State::Holds { authority, vault } if vault.is_bound(&host) => authority,
+        State::Lost { hosts } if vault::is_any(&hosts, &host) => {
+            return refused("the credential vault was lost; make a new sandbox");
+        }
+        _ => return Ok(Err(head)),
+    };
+    let is_tls = match &head.seen {
+        Ok(Head::Tls(Some(_))) => true,
+        Ok(Head::Http(Some(_))) => false,
+        Ok(Head::Tls(None)) => {
+            return refused("TLS without a server name, and the host is bound to a credential");
+        }
+        Ok(Head::Http(None)) => return refused("a request without a host, and the host is bound to a credential"),
+        _ => return Ok(Err(head)),
+    };
+    if flow.received.bytes() > 0 {
+        return refused("the host spoke first, and it is bound to a credential");
+    }
+    Ok(Ok(Found { authority, first: head.bytes, is_tls }))
 }
 
 /// Waits until a socket from which no more is read fails: nobody else would notice while its peer is silent.

@@ -38,6 +38,7 @@ mod dns;
 mod flow;
 pub mod guard;
 pub mod inspect;
+mod intercept;
 pub mod limits;
 pub mod name;
 pub mod names;

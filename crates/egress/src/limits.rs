@@ -13,6 +13,8 @@ use tokio::time::Instant;
 pub const FLOWS: usize = 256;
 /// New connections of one sandbox per second, and at once: a package manager opens tens, a scanner thousands.
 pub const NEW_FLOWS: Rate = Rate { per_second: 100, burst: 200 };
+/// TLS handshakes with bound hosts of one sandbox per second, and at once: each is a millisecond of this process.
+pub const HANDSHAKES: Rate = Rate { per_second: 50, burst: 100 };
 /// Questions of one sandbox per second, and at once.
 pub const QUESTIONS: Rate = Rate { per_second: 200, burst: 400 };
 /// Questions of one sandbox that wait for a resolver at a time.
@@ -49,6 +51,8 @@ pub struct Limits {
     pub flows: usize,
     /// See [`NEW_FLOWS`].
     pub new_flows: Rate,
+    /// See [`HANDSHAKES`].
+    pub handshakes: Rate,
     /// See [`QUESTIONS`].
     pub questions: Rate,
     /// See [`NEW_NAMES`].
@@ -59,7 +63,14 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { flows: FLOWS, new_flows: NEW_FLOWS, questions: QUESTIONS, new_names: NEW_NAMES, verdicts: VERDICT_RATE }
+        Self {
+            flows: FLOWS,
+            new_flows: NEW_FLOWS,
+            handshakes: HANDSHAKES,
+            questions: QUESTIONS,
+            new_names: NEW_NAMES,
+            verdicts: VERDICT_RATE,
+        }
     }
 }
 

@@ -102,7 +102,7 @@ pub fn reset_on_close(socket: &TcpStream) {
 }
 
 /// Makes the coming close of a socket an orderly one: what was written still arrives.
-pub fn close_in_order(socket: &TcpStream) {
+pub fn close_in_order(socket: &impl AsFd) {
     // Fails only for what is no socket.
     let _ = rustix::net::sockopt::set_socket_linger(socket, None);
 }

@@ -17,11 +17,13 @@ use tokio_util::task::TaskTracker;
 use crate::dns::{self, Transport};
 use crate::flow::{self, Flow};
 use crate::guard::own::Routes;
+use crate::intercept::tls::Trust;
 use crate::limits::{Bucket, Limits, QUESTIONS_AT_A_TIME};
 use crate::names::Names;
 use crate::policy::{Dialled, Policy};
 use crate::relay::{Held, Pipes};
 use crate::resolve::{Cache, Resolver};
+use crate::secrets::Secrets;
 use crate::verdicts::{End, Journal, Verdicts};
 
 /// How often connections are looked at for whether anything moved.
@@ -57,6 +59,8 @@ pub struct Shared {
     /// Room for the first few connections of each sandbox.
     assured_flows: Arc<Semaphore>,
     flows_so_far: AtomicU64,
+    /// How origins are verified.
+    trust: RwLock<Arc<Trust>>,
 }
 
 impl Shared {
@@ -73,7 +77,18 @@ impl Shared {
             common_flows: Arc::new(Semaphore::new(flows - flows / ASSURED_PART)),
             assured_flows: Arc::new(Semaphore::new(flows / ASSURED_PART)),
             flows_so_far: AtomicU64::new(0),
+            trust: RwLock::default(),
         })
+    }
+
+    /// How origins of bound hosts are verified.
+    pub fn trust(&self) -> Arc<Trust> {
+        self.trust.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Verifies them otherwise from now on.
+    pub fn set_trust(&self, trust: Trust) {
+        *self.trust.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(trust);
     }
 
     /// A number for a connection.
@@ -158,6 +173,10 @@ pub struct Sandbox {
     pub flows: Flows,
     /// Large pipes that it holds.
     pub pipes_held: Held,
+    /// Its authority and its vault.
+    pub secrets: Secrets,
+    /// TLS handshakes with bound hosts per second.
+    pub handshakes: Bucket,
     /// Questions per second.
     pub questions: Bucket,
     /// New names per second.
@@ -208,6 +227,8 @@ impl Sandbox {
             journal: Journal::new(&with.id, shared.verdicts.clone(), limits.verdicts),
             flows: Flows::default(),
             pipes_held: Held::default(),
+            secrets: Secrets::default(),
+            handshakes: Bucket::new(limits.handshakes),
             questions: Bucket::new(limits.questions),
             new_names: Bucket::new(limits.new_names),
             stop: CancellationToken::new(),

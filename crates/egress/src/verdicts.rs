@@ -62,6 +62,36 @@ pub enum What {
         /// Why.
         reason: Reason,
     },
+    /// A credential was put into a request.
+    Injected {
+        /// Number of the connection.
+        flow: u64,
+        /// The host.
+        host: String,
+        /// The request's method.
+        method: String,
+        /// Its path as the sandbox wrote it, without what comes after `?`, cut off where it is long.
+        path: String,
+        /// The binding by which.
+        binding: String,
+        /// The revision of the vault.
+        revision: u64,
+        /// Names of the headers that were set.
+        headers: Vec<String>,
+    },
+    /// A request for a bound host was not passed on.
+    Request {
+        /// Number of the connection.
+        flow: u64,
+        /// The host.
+        host: String,
+        /// The request's method.
+        method: String,
+        /// With which status it was answered.
+        status: u16,
+        /// Why.
+        reason: Reason,
+    },
     /// A connection that was allowed is over.
     Closed {
         /// Its number.
@@ -114,6 +144,11 @@ pub enum Reason {
     /// Nobody answered at any permitted address.
     Unreachable {
         /// What the last attempt said.
+        message: String,
+    },
+    /// The credential vault, or what could not be done for it.
+    Vault {
+        /// Why.
         message: String,
     },
     /// A limit of the sandbox.

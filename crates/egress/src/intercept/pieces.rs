@@ -1,0 +1,52 @@
+//! A long body into which values are put as it passes.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use vault::BodySubstitution;
+
+use super::origin::BodyError;
+
+/// The pieces of a body, with values in them. Its length is not known.
+pub struct Pieces {
+    first: Option<Bytes>,
+    rest: Option<Incoming>,
+    substitution: BodySubstitution,
+}
+
+impl Pieces {
+    /// `first` has its values; what `rest` brings gets them.
+    pub fn new(first: Bytes, rest: Incoming, substitution: BodySubstitution) -> Self {
+        Self { first: Some(first), rest: Some(rest), substitution }
+    }
+}
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        loop {
+            if let Some(first) = this.first.take().filter(|first| !first.is_empty()) {
+                return Poll::Ready(Some(Ok(Frame::data(first))));
+            }
+            let Some(rest) = &mut this.rest else { return Poll::Ready(None) };
+            match ready!(Pin::new(rest).poll_frame(cx)) {
+                None => {
+                    this.rest = None;
+                    this.first = Some(this.substitution.finish());
+                }
+                Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => this.first = Some(this.substitution.push(data)),
+                    // Trailers of a request end it; few send any, and they are not for the vault.
+                    Err(_trailers) => {}
+                },
+            }
+        }
+    }
+}
