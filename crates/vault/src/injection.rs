@@ -12,6 +12,7 @@ use crate::body::{self, BodySubstitution};
 use crate::header;
 use crate::redact::Redactor;
 use crate::render::Rendered;
+use crate::substitute::Replacer;
 
 /// Longest path and query; what the parser behind us takes.
 const MAX_PATH_BYTES: usize = u16::MAX as usize - 1;
@@ -31,18 +32,17 @@ impl fmt::Debug for Injection {
 impl Injection {
     /// `None` when what comes out is no path.
     pub(crate) fn new(rendered: Arc<Rendered>, path: &str, query: Option<&str>) -> Option<Self> {
-        let mut text = Zeroizing::new(Vec::new());
-        match &rendered.path {
-            Some(replacer) => text.extend_from_slice(&replacer.replace(path.as_bytes())),
-            None => text.extend_from_slice(path.as_bytes()),
-        }
-        if let Some(query) = query {
-            text.push(b'?');
-            match &rendered.query {
-                Some(replacer) => text.extend_from_slice(&replacer.replace(query.as_bytes())),
-                None => text.extend_from_slice(query.as_bytes()),
-            }
-        }
+        let replaced = |replacer: &Option<Replacer>, text: &str| match replacer {
+            Some(replacer) => replacer.replace(text.as_bytes()),
+            None => Zeroizing::new(text.as_bytes().to_vec()),
+        };
+        let path = replaced(&rendered.path, path);
+        let query = query.map(|query| replaced(&rendered.query, query));
+        let parts: [&[u8]; 3] = match &query {
+            Some(query) => [&path, b"?", query],
+            None => [&path, b"", b""],
+        };
+        let text = Zeroizing::new(parts.concat());
         if text.len() > MAX_PATH_BYTES {
             return None;
         }

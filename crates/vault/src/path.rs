@@ -135,10 +135,14 @@ fn encoded(raw: &str) -> (String, bool) {
                 rest = &after[2..];
             }
             (b'%', None) => {
+                // A `%` as such: what is behind it may become two digits when that is decoded.
                 is_odd = true;
-                written.push(b'%');
+                written.extend(b"%25");
             }
-            (byte, _) => push(&mut written, byte, is_path_byte(byte)),
+            (byte, _) => {
+                is_odd |= byte == 0;
+                push(&mut written, byte, is_path_byte(byte));
+            }
         }
     }
     // Only ASCII was written.

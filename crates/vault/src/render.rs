@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
@@ -13,7 +13,7 @@ use crate::binding::{Auth, Binding, Surface};
 use crate::redact::Redactor;
 use crate::substitute::{Replacer, Writing};
 use crate::vault::Credential;
-use crate::{Refused, encode, forms, header};
+use crate::{Refused, forms, header};
 
 /// A binding with its values in place.
 pub(crate) struct Rendered {
@@ -26,7 +26,8 @@ pub(crate) struct Rendered {
     pub query: Option<Replacer>,
     pub header: Option<Replacer>,
     pub body: Option<Body>,
-    secrets: Vec<encode::Bytes>,
+    /// Every value that it uses, each once.
+    values: Vec<Arc<SecretString>>,
     redactor: OnceLock<Redactor>,
 }
 
@@ -54,24 +55,19 @@ impl Rendered {
         let unknown = |name: &str| {
             Refused::field(format!("binding {:?}", binding.name), format!("credential {name:?} does not exist"))
         };
-        let value = |name: &str| credentials.get(name).map(|found| &*found.value).ok_or_else(|| unknown(name));
+        let value = |name: &str| credentials.get(name).map(|found| &found.value).ok_or_else(|| unknown(name));
+        let mut values: Vec<Arc<SecretString>> = Vec::new();
         for name in binding.credentials() {
-            is_usable(&binding, name, value(name)?)?;
-        }
-        let mut headers = Vec::new();
-        let mut secrets = Vec::new();
-        for (name, prefix, credential) in headers_of(&binding.auth) {
-            let value = value(credential)?.expose_secret();
-            let text = [prefix.as_bytes(), value.as_bytes()].concat();
-            secrets.push(Zeroizing::new(text.clone()));
-            headers.push(header_of(name, text).ok_or_else(|| unusable(&binding, credential, HEADER))?);
-            secrets.extend(forms::of_value(value));
-            if matches!(binding.auth, Auth::Basic { .. }) {
-                secrets.extend(forms::of_login(value));
+            let value = value(name)?;
+            is_usable(&binding, name, value)?;
+            if !values.iter().any(|own| Arc::ptr_eq(own, value)) {
+                values.push(value.clone());
             }
         }
-        for substitution in &binding.substitutions {
-            secrets.extend(forms::of_value(value(&substitution.credential)?.expose_secret()));
+        let mut headers = Vec::new();
+        for (name, prefix, credential) in headers_of(&binding.auth) {
+            let text = [prefix, value(credential)?.expose_secret()].concat();
+            headers.push(header_of(name, text).ok_or_else(|| unusable(&binding, credential, HEADER))?);
         }
         let replacer = |surface, writing| -> Result<Option<Replacer>, Refused> {
             let of = binding.substitutions.iter().filter(|of| of.surfaces.contains(&surface));
@@ -87,12 +83,24 @@ impl Rendered {
             (Some(raw), Some(json), Some(form)) => Some(Body { raw, json, form }),
             _ => None,
         };
-        Ok(Self { binding, revision, headers, path, query, header, body, secrets, redactor: OnceLock::new() })
+        Ok(Self { binding, revision, headers, path, query, header, body, values, redactor: OnceLock::new() })
+    }
+
+    /// The length of every value that it uses.
+    pub(crate) fn value_bytes(&self) -> usize {
+        self.values.iter().map(|value| value.expose_secret().len()).sum()
     }
 
     /// Made when the first answer comes.
     pub(crate) fn redactor(&self) -> &Redactor {
-        self.redactor.get_or_init(|| Redactor::new(self.secrets.iter().cloned()))
+        self.redactor.get_or_init(|| {
+            let is_login = matches!(self.binding.auth, Auth::Basic { .. });
+            let logins = self.values.iter().filter(|_| is_login);
+            let logins = logins.flat_map(|value| forms::of_login(value.expose_secret()));
+            let values = self.values.iter().flat_map(|value| forms::of_value(value.expose_secret()));
+            let headers = self.headers.iter().map(|(_, value)| Zeroizing::new(value.as_bytes().to_vec()));
+            Redactor::new(values.chain(logins).chain(headers))
+        })
     }
 }
 
@@ -111,10 +119,10 @@ fn headers_of(auth: &Auth) -> Vec<(&str, &'static str, &str)> {
     }
 }
 
-fn header_of(name: &str, text: Vec<u8>) -> Option<(HeaderName, HeaderValue)> {
+fn header_of(name: &str, text: String) -> Option<(HeaderName, HeaderValue)> {
     let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
     // Every copy of the value shares these bytes, which are wiped with the last one.
-    let mut value = HeaderValue::from_maybe_shared(Bytes::from_owner(Zeroizing::new(text))).ok()?;
+    let mut value = HeaderValue::from_maybe_shared(Bytes::from_owner(Zeroizing::new(text.into_bytes()))).ok()?;
     value.set_sensitive(true);
     Some((name, value))
 }

@@ -20,6 +20,10 @@ pub const MAX_BINDINGS: usize = 256;
 /// Longest value in bytes. All the ways of writing it are looked for in answers, which takes memory.
 pub const MAX_VALUE_BYTES: usize = 16 * 1024;
 
+/// Most bytes of all values, and of the values that all bindings use, counted for each: what redaction takes is some
+/// hundred times as much at worst.
+pub const MAX_SECRET_BYTES: usize = 256 * 1024;
+
 /// A secret value, and the revision that wrote it.
 #[derive(Clone)]
 pub(crate) struct Credential {
@@ -92,6 +96,12 @@ impl Vault {
         }
         let render = |(name, binding)| Ok((name, Arc::new(Rendered::new(binding, revision, &credentials)?)));
         let bindings: BTreeMap<_, _> = bindings.into_iter().map(render).collect::<Result<_, Refused>>()?;
+        let kept: usize = credentials.values().map(|credential| credential.value.expose_secret().len()).sum();
+        let used: usize = bindings.values().map(|rendered| rendered.value_bytes()).sum();
+        if kept.max(used) > MAX_SECRET_BYTES {
+            let reason = format!("all values, or those that bindings use, are longer than {MAX_SECRET_BYTES} bytes");
+            return Err(Refused::field("credentials", reason));
+        }
         let index = Index::new(bindings.values());
         Ok(Self { revision, credentials, bindings, index })
     }
