@@ -22,7 +22,8 @@ use crate::names::Names;
 use crate::policy::{Dialled, Policy};
 use crate::relay::{Held, Pipes};
 use crate::resolve::{Cache, Resolver};
-use crate::verdicts::{End, Journal, Verdicts};
+use crate::secrets::{Holdings, Secrets};
+use crate::verdicts::{End, Journal, VaultChange, Verdicts, What};
 
 /// How often connections are looked at for whether anything moved.
 const QUIET_CHECK: Duration = Duration::from_secs(1800);
@@ -52,6 +53,8 @@ pub struct Shared {
     pub pipes: Pipes,
     /// All events.
     pub verdicts: Arc<Verdicts>,
+    /// Authorities and vaults, by sandbox.
+    pub secrets: Holdings,
     /// Room for connections of the whole process, whoever comes first.
     common_flows: Arc<Semaphore>,
     /// Room for the first few connections of each sandbox.
@@ -60,12 +63,13 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// With room for so many connections.
+    /// With room for so many connections, and what is kept of credentials.
     ///
     /// # Errors
     /// When the kernel does not tell routes.
-    pub fn new(flows: usize) -> io::Result<Self> {
+    pub fn new(flows: usize, secrets: Holdings) -> io::Result<Self> {
         Ok(Self {
+            secrets,
             resolver: Resolver::default(),
             routes: Routes::open()?,
             pipes: Pipes::default(),
@@ -152,6 +156,8 @@ pub struct Sandbox {
     pub names: Names,
     /// What it knows of names.
     pub cache: Cache,
+    /// Its authority and its vault.
+    pub secrets: Secrets,
     /// What became of its questions and connections.
     pub journal: Journal,
     /// Its connections.
@@ -189,6 +195,8 @@ pub struct Attachment {
     pub revision: u64,
     /// Its policy.
     pub policy: Policy,
+    /// Its authority and its vault.
+    pub secrets: Secrets,
     /// Its limits.
     pub limits: Limits,
 }
@@ -205,6 +213,7 @@ impl Sandbox {
         let sandbox = Arc::new(Self {
             names: Names::load(with.names, with.range)?,
             cache: Cache::default(),
+            secrets: with.secrets,
             journal: Journal::new(&with.id, shared.verdicts.clone(), limits.verdicts),
             flows: Flows::default(),
             pipes_held: Held::default(),
@@ -275,6 +284,15 @@ impl Sandbox {
         Ok(cut)
     }
 
+    /// Writes down that its vault is another, and cuts the connections that were served with the one before: what they ask
+    /// for next is judged by what holds now.
+    pub fn vault_changed(&self, change: VaultChange, revision: u64, credentials: usize, bindings: usize) {
+        self.journal.record(What::Vault { change, revision, credentials, bindings });
+        for flow in self.flows.all().iter().filter(|flow| is_served_with_credentials(flow)) {
+            flow.cut(End::VaultChanged);
+        }
+    }
+
     /// Duplicates of its sockets, in the order of [`Listeners`]; none once it is detached.
     ///
     /// # Errors
@@ -307,6 +325,11 @@ impl Sandbox {
             }
         });
     }
+}
+
+/// Whether a connection's requests are looked at for credentials. None are yet: each is passed on as it comes.
+fn is_served_with_credentials(_flow: &Flow) -> bool {
+    false
 }
 
 /// The connections of one sandbox.
