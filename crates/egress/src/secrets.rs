@@ -10,17 +10,20 @@
 //!           whose memory is gone
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use protocol::vault::{CreateRequest, PatchRequest, VaultState};
+use protocol::vault as wire;
 use serde::{Deserialize, Serialize};
 use vault::Vault;
 
 use crate::authority::{Authority, Stored};
 use crate::policy::Policy;
 use crate::sealed::{Memory, Sealed, Secret};
+
+const HTTP_PORT: u16 = 80;
+const HTTPS_PORT: u16 = 443;
 
 /// What a sandbox has of credentials.
 #[derive(Clone, Debug)]
@@ -69,7 +72,7 @@ impl Secrets {
     /// Revision of the vault, 0 while it is empty; `None` where there can be none.
     pub fn revision(&self) -> Option<u64> {
         match self.state() {
-            State::Holds { vault, .. } => Some(vault.revision()),
+            State::Holds { vault, .. } => Some(vault.revision().unsigned_abs()),
             State::Empty { .. } => Some(0),
             State::None | State::Lost { .. } => None,
         }
@@ -93,7 +96,7 @@ pub struct Expected {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Shown {
     /// As clients are shown it.
-    pub state: VaultState,
+    pub state: wire::State,
     /// The hosts that are bound, and at which ports.
     pub bound: Vec<Bound>,
     /// What its owner should know, as sentences.
@@ -141,10 +144,6 @@ impl Refused {
     fn new(refusal: Refusal, message: impl Into<String>) -> Self {
         Self { refusal, message: message.into() }
     }
-
-    fn absent() -> Self {
-        Self::new(Refusal::Absent, "credential vault not found")
-    }
 }
 
 /// What the process keeps of all sandboxes.
@@ -175,7 +174,7 @@ struct Kept {
 #[derive(Serialize, Deserialize)]
 struct KeptOne {
     authority: Stored,
-    vault: Option<vault::Stored>,
+    vault: Option<vault::Sealed>,
     last: Option<u64>,
 }
 
@@ -186,7 +185,7 @@ impl KeptOne {
             State::None | State::Lost { .. } => None,
             State::Empty { authority } => Some(Self { authority: authority.stored(), vault: None, last }),
             State::Holds { authority, vault } => {
-                Some(Self { authority: authority.stored(), vault: Some(vault.stored()), last })
+                Some(Self { authority: authority.stored(), vault: Some(vault.seal()), last })
             }
         }
     }
@@ -196,7 +195,7 @@ impl KeptOne {
         let state = match self.vault {
             None => State::Empty { authority },
             Some(stored) => {
-                let vault = Vault::restore(stored).map_err(|refused| refused.to_string())?;
+                let vault = Vault::restore(&stored).map_err(|refused| refused.to_string())?;
                 State::Holds { authority, vault: Arc::new(vault) }
             }
         };
@@ -210,7 +209,9 @@ impl Holdings {
     /// # Errors
     /// When the memory cannot be read.
     pub fn open(memory: Option<Memory>) -> io::Result<Self> {
-        let Some(memory) = memory else { return Ok(Self(Mutex::new(Inner { sealed: None, entries: BTreeMap::new() }))) };
+        let Some(memory) = memory else {
+            return Ok(Self(Mutex::new(Inner { sealed: None, entries: BTreeMap::new() })));
+        };
         let (sealed, state) = Sealed::open(memory)?;
         let kept: Kept = match state {
             Some(state) => serde_json::from_slice(state.bytes())
@@ -277,16 +278,16 @@ impl Holdings {
         let mut inner = self.lock();
         let entry = inner.entry(sandbox)?;
         let authority = match entry.secrets.state() {
-            State::Holds { vault, .. } if entry.last == Some(operation) => return Ok(shown(&vault, by.policy)?),
+            State::Holds { vault, .. } if entry.last == Some(operation) => return Ok(shown(&vault, by.policy)),
             State::Empty { authority } | State::Holds { authority, .. } => authority,
             State::None => return Err(not_asked_for()),
             State::Lost { .. } => return Err(cannot_be_filled_again()),
         };
-        let request: CreateRequest = protocol::vault::read(body.bytes()).map_err(wrong)?;
-        let vault = Vault::create(request, &by.rules).map_err(refused)?;
-        let shown = shown(&vault, by.policy)?;
+        let request: wire::CreateRequest = vault::read(body.bytes())?;
+        let vault = Vault::create(&request, &Covers(by.policy), &by.options)?;
+        let shown = shown(&vault, by.policy);
         if entry.secrets.revision() != Some(0) {
-            return Err(Refused::new(Refusal::Conflict, "credential vault already exists"));
+            return Err(vault::Refused::exists().into());
         }
         inner.put(sandbox, State::Holds { authority, vault: Arc::new(vault) }, Some(operation))?;
         Ok(shown)
@@ -306,12 +307,12 @@ impl Holdings {
             State::Lost { hosts } => return Err(lost(&hosts)),
         };
         if let Some((_, vault)) = held.as_ref().filter(|_| entry.last == Some(operation)) {
-            return shown(vault, by.policy);
+            return Ok(shown(vault, by.policy));
         }
-        let request: PatchRequest = protocol::vault::read(body.bytes()).map_err(wrong)?;
-        let (authority, vault) = held.ok_or_else(Refused::absent)?;
-        let vault = vault.patch(request, &by.rules).map_err(refused)?;
-        let shown = shown(&vault, by.policy)?;
+        let request: wire::MutationRequest = vault::read(body.bytes())?;
+        let (authority, vault) = held.ok_or_else(absent)?;
+        let vault = vault.patch(&request, &Covers(by.policy), &by.options)?;
+        let shown = shown(&vault, by.policy);
         inner.put(sandbox, State::Holds { authority, vault: Arc::new(vault) }, Some(operation))?;
         Ok(shown)
     }
@@ -329,7 +330,7 @@ impl Holdings {
             State::Lost { hosts } if !hosts.is_empty() => {
                 inner.put(sandbox, State::Lost { hosts: Arc::from([]) }, Some(operation))
             }
-            _ => Err(Refused::absent()),
+            _ => Err(absent()),
         }
     }
 
@@ -342,7 +343,7 @@ impl Holdings {
         match state {
             Some(State::Holds { vault, .. }) => Ok(plain(&vault)),
             Some(State::Lost { hosts }) => Err(lost(&hosts)),
-            Some(State::Empty { .. }) => Err(Refused::absent()),
+            Some(State::Empty { .. }) => Err(absent()),
             Some(State::None) | None => Err(not_asked_for()),
         }
     }
@@ -405,59 +406,79 @@ impl Inner {
 #[derive(Debug)]
 pub struct Terms<'a> {
     /// What bindings may say.
-    pub rules: vault::Rules,
+    pub options: vault::Options,
     /// What the sandbox may reach: hosts to which credentials are bound must be among it.
     pub policy: &'a Policy,
 }
 
-fn plain(vault: &Vault) -> Shown {
-    let bound = vault.bound().into_iter().map(|(host, ports)| Bound { host, ports }).collect();
-    Shown { state: vault.shown(), bound, warnings: Vec::new() }
-}
+/// The policy of a sandbox, as its vault sees it.
+struct Covers<'a>(&'a Policy);
 
-/// What a vault holds, if the sandbox may reach what it is for.
-fn shown(vault: &Vault, policy: &Policy) -> Result<Shown, Refused> {
-    let mut shown = plain(vault);
-    for bound in &shown.bound {
-        shown.warnings.extend(check_covers(policy, bound)?);
+impl vault::Coverage for Covers<'_> {
+    fn allows(&self, host: &str, port: u16) -> bool {
+        self.0.covers(host, port).is_some_and(|verdict| verdict.is_allowed())
     }
-    Ok(shown)
 }
 
-/// Whether a policy lets a sandbox reach a host that a credential is bound to; a warning where it does so by default only.
+fn plain(vault: &Vault) -> Shown {
+    let state = vault.shown();
+    let mut bound: BTreeMap<String, BTreeSet<u16>> = BTreeMap::new();
+    for binding in state.bindings.iter().filter_map(|binding| binding.matches.as_ref()) {
+        // Ports that are named stand in for those of the schemes.
+        let named = binding.ports.iter().filter_map(|port| u16::try_from(*port).ok());
+        let of_schemes = binding.schemes.iter().map(|scheme| if scheme == "http" { HTTP_PORT } else { HTTPS_PORT });
+        let ports: Vec<u16> = if binding.ports.is_empty() { of_schemes.collect() } else { named.collect() };
+        for host in &binding.hosts {
+            bound.entry(host.clone()).or_default().extend(&ports);
+        }
+    }
+    let bound = bound.into_iter().map(|(host, ports)| Bound { host, ports: ports.into_iter().collect() }).collect();
+    Shown { state, bound, warnings: Vec::new() }
+}
+
+/// What a vault holds, with what its owner should know of the policy that covers it.
+fn shown(vault: &Vault, policy: &Policy) -> Shown {
+    let mut shown = plain(vault);
+    for Bound { host, ports } in &shown.bound {
+        let by_default = |port: &u16| {
+            policy.covers(host, *port).is_some_and(|verdict| verdict.because == crate::policy::Because::Default)
+        };
+        if ports.iter().any(by_default) {
+            shown.warnings.push(format!("{host} is allowed by the default action only; a rule of its own is safer"));
+        }
+    }
+    shown
+}
+
+/// Whether a policy still lets a sandbox reach a host that its credentials are bound to.
 ///
 /// # Errors
-/// When it does not.
-pub fn check_covers(policy: &Policy, bound: &Bound) -> Result<Option<String>, Refused> {
+/// Why not, in the published words.
+pub fn check_covers(policy: &Policy, bound: &Bound) -> Result<(), String> {
     let host = &bound.host;
-    let mut by_default = false;
-    for port in &bound.ports {
-        let Some(verdict) = policy.covers(host, *port) else { continue };
-        if !verdict.is_allowed() {
-            let message = format!(
-                "credential vault policy validation: host \"{host}\" is bound to a credential and port {port} of it is \
-                 not allowed ({})",
-                verdict.because
-            );
-            return Err(Refused::new(Refusal::Invalid, message));
-        }
-        by_default |= verdict.because == crate::policy::Because::Default;
+    let refused = |port: &&u16| policy.covers(host, **port).is_none_or(|verdict| !verdict.is_allowed());
+    match bound.ports.iter().find(refused) {
+        None => Ok(()),
+        Some(port) => Err(format!(
+            "credential vault policy validation: a credential is bound to {host}, and the policy would not allow it at \
+             port {port}; change the binding first"
+        )),
     }
-    let warning = || format!("host \"{host}\" is allowed by the default action only; a rule of its own is safer");
-    Ok(by_default.then(warning))
 }
 
-fn refused(refused: vault::Refused) -> Refused {
-    let refusal = match refused.status() {
-        409 => Refusal::Conflict,
-        404 => Refusal::Absent,
-        _ => Refusal::Invalid,
-    };
-    Refused::new(refusal, refused.to_string())
+impl From<vault::Refused> for Refused {
+    fn from(vault::Refused { kind, message }: vault::Refused) -> Self {
+        let refusal = match kind {
+            vault::Kind::Invalid | vault::Kind::Uncovered => Refusal::Invalid,
+            vault::Kind::NotFound => Refusal::Absent,
+            vault::Kind::Exists | vault::Kind::Stale => Refusal::Conflict,
+        };
+        Self { refusal, message }
+    }
 }
 
-fn wrong(message: String) -> Refused {
-    Refused::new(Refusal::Invalid, message)
+fn absent() -> Refused {
+    vault::Refused::no_vault().into()
 }
 
 fn not_asked_for() -> Refused {
@@ -467,7 +488,7 @@ fn not_asked_for() -> Refused {
 
 fn lost(hosts: &[String]) -> Refused {
     if hosts.is_empty() {
-        return Refused::absent();
+        return absent();
     }
     let message = format!(
         "credential vault not found: it was lost with the processes that held it, and the {} hosts that were bound are \

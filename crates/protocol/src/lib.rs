@@ -12,3 +12,4 @@ pub mod hooks;
 pub mod lifecycle;
 pub mod network;
 pub mod schedule;
+pub mod vault;

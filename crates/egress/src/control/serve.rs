@@ -120,12 +120,12 @@ impl Desk {
             }
             Request::CreateVault { sandbox, operation, demands } => {
                 let (found, body) = (self.find(&sandbox)?, read_body(fds)?);
-                let terms = Terms { rules: self.rules(demands), policy: &found.policy() };
+                let terms = Terms { options: self.options(demands), policy: &found.policy() };
                 told(&found, VaultChange::Created, self.shared.secrets.create(&sandbox, operation, &body, &terms)?)
             }
             Request::PatchVault { sandbox, operation, demands } => {
                 let (found, body) = (self.find(&sandbox)?, read_body(fds)?);
-                let terms = Terms { rules: self.rules(demands), policy: &found.policy() };
+                let terms = Terms { options: self.options(demands), policy: &found.policy() };
                 told(&found, VaultChange::Patched, self.shared.secrets.patch(&sandbox, operation, &body, &terms)?)
             }
             Request::DeleteVault { sandbox, operation } => {
@@ -221,8 +221,12 @@ impl Desk {
     }
 
     /// What bindings of a sandbox may say.
-    fn rules(&self, demands: Demands) -> vault::Rules {
-        vault::Rules { plain_http: self.settings.vault_plain_http, scoped_match: demands.scoped_match }
+    fn options(&self, demands: Demands) -> vault::Options {
+        vault::Options {
+            allow_http: self.settings.vault_plain_http,
+            require_scoped_match: demands.scoped_match,
+            ..vault::Options::default()
+        }
     }
 
     fn watch(&self, sandbox: Option<String>, after: u64, reader: Socket) {
@@ -304,7 +308,7 @@ fn reply(instance: u64, count: u64, events: &[Arc<Event>]) -> Reply {
 /// The answer to a change of a vault, which is written down.
 fn told(sandbox: &Sandbox, change: VaultChange, shown: Shown) -> Outcome {
     let state = &shown.state;
-    sandbox.vault_changed(change, state.revision, state.credentials.len(), state.bindings.len());
+    sandbox.vault_changed(change, state.revision.unsigned_abs(), state.credentials.len(), state.bindings.len());
     Ok((Reply::Vault, vec![shown_file(&shown)?]))
 }
 

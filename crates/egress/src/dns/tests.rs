@@ -24,7 +24,8 @@ fn sandbox() -> Arc<Sandbox> {
         secrets: Secrets::none(),
         limits: Limits::default(),
     };
-    Sandbox::attach(Arc::new(Shared::new(16, Holdings::open(None).expect("no memory to read")).expect("routes")), with).expect("attached")
+    Sandbox::attach(Arc::new(Shared::new(16, Holdings::open(None).expect("no memory to read")).expect("routes")), with)
+        .expect("attached")
 }
 
 fn check(bytes: &[u8]) -> Option<Message> {

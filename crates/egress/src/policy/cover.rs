@@ -39,7 +39,10 @@ mod tests {
         assert_eq!(says("*.deep.example.com", 443), Some(true));
         assert_eq!(says("no.example.com", 443), Some(false));
         assert_eq!(says("example.com", 443), Some(false));
-        assert_eq!((says("one.test", 443), says("one.test", 80), says("*.one.test", 443)), (Some(true), Some(false), Some(false)));
+        assert_eq!(
+            (says("one.test", 443), says("one.test", 80), says("*.one.test", 443)),
+            (Some(true), Some(false), Some(false))
+        );
         assert_eq!(says("10.0.0.1", 443), None);
     }
 }

@@ -61,7 +61,7 @@ impl Credentials {
             Self { revision: 0, credentials: 0, bindings: 0, bound: Vec::new(), in_doubt: false, ..self.clone() };
         let Some(shown) = shown else { return empty };
         Self {
-            revision: shown.state.revision,
+            revision: shown.state.revision.unsigned_abs(),
             credentials: shown.state.credentials.len(),
             bindings: shown.state.bindings.len(),
             bound: shown.bound.clone(),
@@ -207,9 +207,7 @@ impl Network {
         let parsed =
             Policy::parse(&self.source(Some(policy)), "networkPolicy").map_err(|invalid| super::refused(&invalid))?;
         for bound in bound {
-            if let Err(refused) = egress::check_covers(&parsed, bound) {
-                return Err(ApiError::bad_request(code::INVALID_PARAMETER, refused.message));
-            }
+            egress::check_covers(&parsed, bound).map_err(|why| ApiError::bad_request(code::VAULT_INVALID, why))?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
-use egress::{Secret, Shown, VAULT_BODY_BYTES};
+use egress::{ControlError, Failure, Refusal, Secret, Shown, VAULT_BODY_BYTES};
 use http::{HeaderValue, Method, StatusCode, header};
 use http_body_util::BodyExt as _;
 use lifecycle::spec::VaultDemands;
@@ -89,7 +89,11 @@ async fn shown(app: &App, sandbox: &Sandbox) -> Result<Shown, ApiError> {
     if sandbox.row().credentials.is_none() {
         return Err(absent("credential vault not found"));
     }
-    app.network.vault(sandbox.id()).await.map_err(told)
+    match app.network.vault(sandbox.id()).await {
+        // A process that has just begun has not heard of the sandbox.
+        Err(ControlError::Failed(Failure::Vault { refusal: Refusal::NotReady, .. })) => Err(told(ControlError::Gone)),
+        shown => shown.map_err(told),
+    }
 }
 
 async fn change(app: &App, sandbox: &Sandbox, request: Request) -> Result<Response, ApiError> {
