@@ -13,6 +13,8 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::Limits;
+use crate::sealed::{Key, Memory};
+use crate::secrets::Refusal;
 use crate::verdicts::Event;
 
 mod client;
@@ -28,22 +30,38 @@ pub(crate) use serve::serve;
 pub const EVENTS_PER_PACKET: usize = 64;
 /// Longest policy as JSON: as many rules as there may be, each with a long name and many ports.
 pub const POLICY_BYTES: u64 = 16 * 1024 * 1024;
+/// Longest request about a vault, in bytes; the published limit.
+pub const VAULT_BODY_BYTES: u64 = 1024 * 1024;
+/// Longest list of what a sandbox's vault should hold: as many hosts as fit into requests, and its certificate.
+const EXPECTED_BYTES: u64 = 16 * 1024 * 1024;
 /// Longest id of a sandbox.
 pub const SANDBOX_ID_BYTES: usize = 128;
 
-/// The first packet, from whoever started the process. No reply socket.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Who a new egress process is to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Boot {
     /// User and group id to become; `None` stays who it is.
     pub run_as: Option<u32>,
 }
 
-/// Tells a new egress process who to be. For whoever starts it, before anybody asks it anything.
+/// The first packet, from whoever started the process. No reply socket. Descriptor: the sealed memory file, if there is a
+/// key.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct First {
+    pub run_as: Option<u32>,
+    /// What opens the memory file; without it, secrets end with the process.
+    pub key: Option<Key>,
+}
+
+/// Tells a new egress process who to be, and where the secrets of the one before lie sealed. For whoever starts it, before
+/// anybody asks it anything. Without a memory file its secrets end with it.
 ///
 /// # Errors
 /// When it is gone already.
-pub fn boot(control: BorrowedFd<'_>, boot: &Boot) -> io::Result<()> {
-    packet::send_now(control, boot, &[])
+pub fn boot(control: BorrowedFd<'_>, boot: &Boot, memory: Option<&Memory>) -> io::Result<()> {
+    let first = First { run_as: boot.run_as, key: memory.map(|memory| memory.key.clone()) };
+    let fds: Vec<BorrowedFd<'_>> = memory.iter().map(|memory| memory.file.as_fd()).collect();
+    packet::send_secret_now(control, &first, &fds)
 }
 
 /// Asks a new egress process for something; whatever comes over the socket that is returned, it serves by then. For whoever
@@ -66,11 +84,21 @@ pub struct Settings {
     pub synthetic: Ipv4Net,
     /// Limits of sandboxes that are attached from now on.
     pub limits: Limits,
+    /// Certificates, as PEM, by which origins may be verified beside those that the machine trusts.
+    pub upstream_ca_pem: Vec<String>,
+    /// Whether credentials may be bound to requests that are not encrypted.
+    pub vault_plain_http: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { resolvers: Vec::new(), synthetic: crate::names::DEFAULT_RANGE, limits: Limits::default() }
+        Self {
+            resolvers: Vec::new(),
+            synthetic: crate::names::DEFAULT_RANGE,
+            limits: Limits::default(),
+            upstream_ca_pem: Vec::new(),
+            vault_plain_http: false,
+        }
     }
 }
 
@@ -84,7 +112,8 @@ pub enum Request {
         settings: Settings,
     },
     /// Serve a sandbox, in place of whatever is attached by that id. Descriptors: TCP over IPv4 and IPv6, UDP over IPv4
-    /// and IPv6, the names file, the policy.
+    /// and IPv6, the names file, the policy; and, of a sandbox that may have credentials, an
+    /// [`Expected`](crate::Expected).
     Attach {
         /// The sandbox.
         sandbox: String,
@@ -123,8 +152,56 @@ pub enum Request {
         /// Only events after this sequence.
         after: u64,
     },
+    /// Make the authority of a sandbox whose programs are to trust it, or give it again.
+    Authority {
+        /// The sandbox.
+        sandbox: String,
+    },
+    /// Fill a sandbox's vault. Descriptor: the request as it came.
+    CreateVault {
+        /// The sandbox.
+        sandbox: String,
+        /// Drawn for this change: put again, it is done once.
+        operation: u64,
+        /// What is demanded of it.
+        demands: Demands,
+    },
+    /// Change what a sandbox's vault holds. Descriptor: the request as it came.
+    PatchVault {
+        /// The sandbox.
+        sandbox: String,
+        /// As above.
+        operation: u64,
+        /// What is demanded of it.
+        demands: Demands,
+    },
+    /// Empty a sandbox's vault.
+    DeleteVault {
+        /// The sandbox.
+        sandbox: String,
+        /// As above.
+        operation: u64,
+    },
+    /// Say what a sandbox's vault holds; no value is told.
+    Vault {
+        /// The sandbox.
+        sandbox: String,
+    },
+    /// Forget a sandbox's authority and vault. Nothing to do where there are none.
+    Forget {
+        /// The sandbox.
+        sandbox: String,
+    },
     /// Say what there is.
     Stats,
+}
+
+/// What a sandbox's owner demands of its bindings, beyond what holds for all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Demands {
+    /// Each must name its methods and paths.
+    pub scoped_match: bool,
 }
 
 /// The answer to a [`Request`].
@@ -140,6 +217,13 @@ pub enum Reply {
     },
     /// Sockets are beside this packet.
     Listeners,
+    /// An authority.
+    Authority {
+        /// PEM of its certificate.
+        certificate_pem: String,
+    },
+    /// What a vault holds is beside this packet: a memory file with a [`Shown`](crate::Shown).
+    Vault,
     /// Events, oldest first.
     Events(Events),
     /// What there is.
@@ -181,6 +265,14 @@ pub enum Failure {
         /// What is wrong with it.
         reason: String,
     },
+    /// A vault is not as it was asked to be.
+    #[error("{message}")]
+    Vault {
+        /// Why, for programs.
+        refusal: Refusal,
+        /// Why, for people; no value of a secret.
+        message: String,
+    },
     /// A request that does not fit this protocol.
     #[error("a request that is none: {message}")]
     Malformed {
@@ -208,6 +300,8 @@ pub struct Stats {
     pub sequence: u64,
     /// What is attached.
     pub sandboxes: Vec<SandboxStats>,
+    /// Whose authorities and vaults are kept, attached or not.
+    pub kept: Vec<String>,
 }
 
 /// What is attached of a sandbox.
@@ -223,6 +317,8 @@ pub struct SandboxStats {
     pub names: usize,
     /// Events so far, those that were not kept included.
     pub events: u64,
+    /// Revision of its vault, 0 while it is empty; `None` where it cannot have one, or has lost it.
+    pub vault_revision: Option<u64>,
 }
 
 #[cfg(test)]

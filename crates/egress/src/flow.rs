@@ -375,7 +375,7 @@ fn bound(sandbox: &Sandbox, flow: &Flow, head: FirstBytes) -> Result<Result<Foun
     let host = name.to_string();
     let authority = match sandbox.secrets.state() {
         State::Holds { authority, vault } if vault.is_bound(&host) => authority,
-        State::Lost { hosts } if vault::is_any(&hosts, &host) => {
+        State::Lost { hosts } if vault::is_any(hosts.iter(), &host) => {
             return refused("the credential vault was lost; make a new sandbox");
         }
         _ => return Ok(Err(head)),

@@ -22,7 +22,7 @@
 //! let resolvers = vec!["127.0.0.53:53".parse()?];
 //! control.configure(egress::Settings { resolvers, ..Default::default() }).await?;
 //! let names = std::fs::File::options().read(true).write(true).create(true).truncate(false).open("names")?;
-//! control.attach("sandbox-1", &listeners, names.as_fd(), 1, &source).await?;
+//! control.attach("sandbox-1", &listeners, names.as_fd(), 1, &source, None).await?;
 //! let mut watch = control.watch(Some("sandbox-1"), 0).await?;
 //! while let Some(events) = watch.next().await {
 //!     println!("{events:?}");
@@ -47,11 +47,15 @@ mod process;
 mod relay;
 mod resolve;
 mod sandbox;
+mod sealed;
+mod secrets;
 pub mod verdicts;
 
 pub use control::{
-    Boot, Control, ControlError, EVENTS_PER_PACKET, Events, Failure, SandboxStats, Settings, Stats, Watch, boot, greet,
-    pair,
+    Boot, Control, ControlError, Demands, EVENTS_PER_PACKET, Events, Failure, SandboxStats, Settings, Stats,
+    VAULT_BODY_BYTES, Watch, boot, greet, pair,
 };
 pub use process::run;
 pub use sandbox::Listeners;
+pub use sealed::{Memory, Secret};
+pub use secrets::{Bound, Expected, Refusal, Shown, State, check_covers};

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::guard::{self, Block, Kind};
 use crate::name::Name;
 
+mod cover;
 pub mod edit;
 mod parse;
 mod reach;

@@ -8,10 +8,13 @@ use std::sync::Arc;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::thread::{Gid, Uid};
 use tokio::signal::unix::{SignalKind, signal};
+use zeroize::Zeroizing;
 
-use crate::control::{self, Boot};
+use crate::control::{self, First};
 use crate::limits::{DESCRIPTORS_PER_FLOW, DESCRIPTORS_RESERVED};
 use crate::sandbox::Shared;
+use crate::sealed::Memory;
+use crate::secrets::Holdings;
 
 /// Threads that move bytes. More than one, so that one sandbox's work on a core is not everybody's wait; few, because
 /// each costs memory, and two cores move more than most networks carry.
@@ -35,9 +38,13 @@ pub fn run(control: OwnedFd) -> ExitCode {
 }
 
 fn start(control: OwnedFd) -> io::Result<()> {
-    let Some((bytes, _)) = control::receive_blocking(control.as_fd())? else { return Ok(()) };
-    let boot: Boot = serde_json::from_slice(&bytes)?;
-    give_up_rights(&boot)?;
+    let Some((bytes, fds)) = control::receive_blocking(control.as_fd())? else { return Ok(()) };
+    let bytes = Zeroizing::new(bytes);
+    let First { run_as, key } = serde_json::from_slice(&bytes)?;
+    drop(bytes);
+    give_up_rights(run_as)?;
+    let memory = key.zip(fds.into_iter().next()).map(|(key, file)| Memory::from_parts(file, key));
+    let secrets = Holdings::open(memory)?;
     let flows = allow_descriptors()?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -52,7 +59,7 @@ fn start(control: OwnedFd) -> io::Result<()> {
         getrandom::fill(&mut instance).map_err(|_| io::Error::other("the kernel gives no random bytes"))?;
         // JSON readers of other languages keep whole numbers up to 2^53.
         let instance = u64::from_ne_bytes(instance) >> 11;
-        let served = control::serve(control, Arc::new(Shared::new(flows)?), instance);
+        let served = control::serve(control, Arc::new(Shared::new(flows, secrets)?), instance);
         let mut terminate = signal(SignalKind::terminate())?;
         // At a terminal Ctrl-C reaches every process of the group; the supervisor decides what it means.
         let _interrupt = signal(SignalKind::interrupt())?;
@@ -64,8 +71,8 @@ fn start(control: OwnedFd) -> io::Result<()> {
 }
 
 /// No other user's process may look into this one, it leaves no image of its memory, and it gains nothing by exec.
-fn give_up_rights(boot: &Boot) -> io::Result<()> {
-    if let Some(id) = boot.run_as {
+fn give_up_rights(run_as: Option<u32>) -> io::Result<()> {
+    if let Some(id) = run_as {
         let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
         rustix::thread::set_thread_groups(&[])?;
         rustix::thread::set_thread_res_gid(gid, gid, gid)?;

@@ -23,8 +23,8 @@ use crate::names::Names;
 use crate::policy::{Dialled, Policy};
 use crate::relay::{Held, Pipes};
 use crate::resolve::{Cache, Resolver};
-use crate::secrets::Secrets;
-use crate::verdicts::{End, Journal, Verdicts};
+use crate::secrets::{Holdings, Secrets, State};
+use crate::verdicts::{End, Journal, VaultChange, Verdicts, What};
 
 /// How often connections are looked at for whether anything moved.
 const QUIET_CHECK: Duration = Duration::from_secs(1800);
@@ -54,6 +54,8 @@ pub struct Shared {
     pub pipes: Pipes,
     /// All events.
     pub verdicts: Arc<Verdicts>,
+    /// Authorities and vaults, by sandbox.
+    pub secrets: Holdings,
     /// Room for connections of the whole process, whoever comes first.
     common_flows: Arc<Semaphore>,
     /// Room for the first few connections of each sandbox.
@@ -64,12 +66,13 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// With room for so many connections.
+    /// With room for so many connections, and what is kept of credentials.
     ///
     /// # Errors
     /// When the kernel does not tell routes.
-    pub fn new(flows: usize) -> io::Result<Self> {
+    pub fn new(flows: usize, secrets: Holdings) -> io::Result<Self> {
         Ok(Self {
+            secrets,
             resolver: Resolver::default(),
             routes: Routes::open()?,
             pipes: Pipes::default(),
@@ -208,6 +211,8 @@ pub struct Attachment {
     pub revision: u64,
     /// Its policy.
     pub policy: Policy,
+    /// Its authority and its vault.
+    pub secrets: Secrets,
     /// Its limits.
     pub limits: Limits,
 }
@@ -224,10 +229,10 @@ impl Sandbox {
         let sandbox = Arc::new(Self {
             names: Names::load(with.names, with.range)?,
             cache: Cache::default(),
+            secrets: with.secrets,
             journal: Journal::new(&with.id, shared.verdicts.clone(), limits.verdicts),
             flows: Flows::default(),
             pipes_held: Held::default(),
-            secrets: Secrets::default(),
             handshakes: Bucket::new(limits.handshakes),
             questions: Bucket::new(limits.questions),
             new_names: Bucket::new(limits.new_names),
@@ -294,6 +299,23 @@ impl Sandbox {
             }
         }
         Ok(cut)
+    }
+
+    /// Writes down that its vault is another, and cuts connections to hosts that are bound now and were not, or were and are
+    /// not any more. Those to a host that stays bound go on: each request of theirs is judged by what holds then.
+    pub fn vault_changed(&self, change: VaultChange, revision: u64, credentials: usize, bindings: usize) {
+        self.journal.record(What::Vault { change, revision, credentials, bindings });
+        let vault = match self.secrets.state() {
+            State::Holds { vault, .. } => Some(vault),
+            _ => None,
+        };
+        for flow in self.flows.all() {
+            let named = flow.name().zip(vault.as_ref());
+            let is_bound = named.is_some_and(|(name, vault)| vault.is_bound(&name.to_string()));
+            if is_bound != flow.is_intercepted() {
+                flow.cut(End::VaultChanged);
+            }
+        }
     }
 
     /// Duplicates of its sockets, in the order of [`Listeners`]; none once it is detached.

@@ -75,7 +75,7 @@ pub enum What {
         /// The binding by which.
         binding: String,
         /// The revision of the vault.
-        revision: u64,
+        revision: i64,
         /// Names of the headers that were set.
         headers: Vec<String>,
     },
@@ -109,6 +109,29 @@ pub enum What {
         /// How it ended.
         end: End,
     },
+    /// The sandbox's vault was made, changed or deleted. No value is told, and no name.
+    Vault {
+        /// Which of these.
+        change: VaultChange,
+        /// Its revision from now on; 0 where there is none.
+        revision: u64,
+        /// How many credentials it holds.
+        credentials: usize,
+        /// How many bindings.
+        bindings: usize,
+    },
+}
+
+/// What happened to a vault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VaultChange {
+    /// It was made.
+    Created,
+    /// It was changed.
+    Patched,
+    /// It was deleted.
+    Deleted,
 }
 
 /// Why something was decided as it was.
@@ -179,6 +202,8 @@ pub enum End {
         /// The revision that did.
         revision: u64,
     },
+    /// The sandbox's vault became another while its requests were served with credentials.
+    VaultChanged,
     /// Nothing moved for too long.
     Idle,
     /// The sandbox was detached.

@@ -131,6 +131,18 @@ pub struct Access {
     pub idle_pause_seconds: Option<u32>,
 }
 
+/// What a sandbox's owner demands of its credential vault, beyond what holds for all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VaultDemands {
+    /// Each binding must name its methods and paths.
+    pub scoped_match: bool,
+    /// Secrets are taken over encrypted connections only.
+    pub require_tls: bool,
+    /// Whose word is taken for that a connection was encrypted before it came to them.
+    pub trusted_proxies: Vec<Cidr>,
+}
+
 impl SandboxSpec {
     /// The argument vector to start: as asked, except that a single element with a space in it is split into
     /// words as a shell does (published behaviour). Quotes that do not close leave it as it is.

@@ -23,6 +23,11 @@ pub struct NetworkPolicy {
 }
 
 impl NetworkPolicy {
+    /// Whether what no rule speaks of is allowed.
+    pub fn allows_by_default(&self) -> bool {
+        self.default_action.as_ref().is_some_and(|action| action.eq_ignore_ascii_case("allow"))
+    }
+
     /// Whether anything may leave by it, or might: everything but `deny` counts.
     pub fn opens(&self) -> bool {
         let is_deny =
@@ -71,7 +76,8 @@ pub struct NetworkEvent {
     pub number: u64,
     /// When.
     pub at: String,
-    /// `question` (for a name; told when it has no answer), `connection` (begun or refused) or `closed`.
+    /// `question` (for a name; told when it has no answer), `connection` (begun or refused), `closed`, or `vault` (the
+    /// credential vault was made, changed or deleted).
     pub kind: String,
     /// `allow` or `deny`; of what is closed only where it was the policy that ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,6 +116,9 @@ pub struct NetworkEvent {
     /// Bytes to the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub received_bytes: Option<u64>,
+    /// Revision of the vault from then on; 0 where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
     /// Rules that would have let it through, where rules of the sandbox can.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub permit: Vec<NetworkRule>,

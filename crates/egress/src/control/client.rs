@@ -1,23 +1,27 @@
 //! The server's side: asks the egress process.
 
-use std::io::{self, Write};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{MemfdFlags, SealFlags};
 use tokio::sync::watch;
 
 use super::packet::{self, Socket};
-use super::{Events, Failure, Reply, Request, Settings, Stats};
+use super::{Demands, Events, Failure, Reply, Request, Settings, Stats};
 use crate::policy::Source;
 use crate::sandbox::Listeners;
+use crate::sealed::Secret;
+use crate::secrets::{Expected, Shown};
 
 /// How long an answer may take, the wait for a new process included. The slowest is a detach, which waits for tasks.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// How often a request is put again to a new process. Requests are idempotent, so this is safe; a process that dies of
 /// the request itself must not take it for ever.
 const ATTEMPTS: u32 = 3;
+/// Longest description of a vault; all that are made fit.
+const SHOWN_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Why a request has no good answer.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +69,8 @@ impl Control {
         self.ask(&Request::Configure { settings }, &[]).await.map(|_| ())
     }
 
-    /// Serves a sandbox, in place of whatever is attached by that id. `names` must be open for reading and writing.
+    /// Serves a sandbox, in place of whatever is attached by that id. `names` must be open for reading and writing. One
+    /// that may have credentials comes with what it should have: what is not there any more is lost, and its hosts closed.
     ///
     /// # Errors
     /// When the policy or a socket is not what it should be.
@@ -76,10 +81,13 @@ impl Control {
         names: BorrowedFd<'_>,
         revision: u64,
         policy: &Source,
+        credentials: Option<&Expected>,
     ) -> Result<(), ControlError> {
-        let policy = memory_file(policy)?;
+        let policy = json_file("policy", policy)?;
+        let expected = credentials.map(|expected| json_file("credentials", expected)).transpose()?;
         let [tcp4, tcp6, udp4, udp6] = listeners.as_fds();
-        let fds = [tcp4, tcp6, udp4, udp6, names, policy.as_fd()];
+        let mut fds = vec![tcp4, tcp6, udp4, udp6, names, policy.as_fd()];
+        fds.extend(expected.as_ref().map(AsFd::as_fd));
         self.ask(&Request::Attach { sandbox: sandbox.to_owned(), revision }, &fds).await.map(|_| ())
     }
 
@@ -88,7 +96,7 @@ impl Control {
     /// # Errors
     /// When the sandbox is not attached, or a newer policy is in force.
     pub async fn set_policy(&self, sandbox: &str, revision: u64, policy: &Source) -> Result<usize, ControlError> {
-        let policy = memory_file(policy)?;
+        let policy = json_file("policy", policy)?;
         let request = Request::SetPolicy { sandbox: sandbox.to_owned(), revision };
         match self.ask(&request, &[policy.as_fd()]).await? {
             (Reply::PolicySet { cut }, _) => Ok(cut),
@@ -114,6 +122,62 @@ impl Control {
             Ok(fds) => Ok(Listeners::from_array(fds)),
             Err(_) => Err(unexpected(&reply)),
         }
+    }
+
+    /// PEM of a sandbox's authority, which is made if there is none. To be asked before the sandbox is made.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub async fn authority(&self, sandbox: &str) -> Result<String, ControlError> {
+        match self.ask(&Request::Authority { sandbox: sandbox.to_owned() }, &[]).await? {
+            (Reply::Authority { certificate_pem }, _) => Ok(certificate_pem),
+            other => Err(unexpected(&other.0)),
+        }
+    }
+
+    /// Fills the vault of an attached sandbox. `body` is the request as it came.
+    ///
+    /// # Errors
+    /// When the sandbox is not attached, or its vault is not filled.
+    pub async fn create_vault(&self, sandbox: &str, body: &Secret, demands: Demands) -> Result<Shown, ControlError> {
+        let request = Request::CreateVault { sandbox: sandbox.to_owned(), operation: operation()?, demands };
+        let body = Overwritten::new(body)?;
+        shown(self.ask(&request, &[body.0.as_fd()]).await?)
+    }
+
+    /// Changes the vault of an attached sandbox. `body` is the request as it came.
+    ///
+    /// # Errors
+    /// When the sandbox is not attached, or its vault is not changed.
+    pub async fn patch_vault(&self, sandbox: &str, body: &Secret, demands: Demands) -> Result<Shown, ControlError> {
+        let request = Request::PatchVault { sandbox: sandbox.to_owned(), operation: operation()?, demands };
+        let body = Overwritten::new(body)?;
+        shown(self.ask(&request, &[body.0.as_fd()]).await?)
+    }
+
+    /// Empties a sandbox's vault.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn delete_vault(&self, sandbox: &str) -> Result<(), ControlError> {
+        let request = Request::DeleteVault { sandbox: sandbox.to_owned(), operation: operation()? };
+        self.ask(&request, &[]).await.map(|_| ())
+    }
+
+    /// What a sandbox's vault holds, without any value.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn vault(&self, sandbox: &str) -> Result<Shown, ControlError> {
+        shown(self.ask(&Request::Vault { sandbox: sandbox.to_owned() }, &[]).await?)
+    }
+
+    /// Forgets a sandbox's authority and vault.
+    ///
+    /// # Errors
+    /// When nobody answers.
+    pub async fn forget(&self, sandbox: &str) -> Result<(), ControlError> {
+        self.ask(&Request::Forget { sandbox: sandbox.to_owned() }, &[]).await.map(|_| ())
     }
 
     /// Up to [`super::EVENTS_PER_PACKET`] events of a sandbox after a sequence, oldest first.
@@ -225,12 +289,41 @@ impl Watch {
     }
 }
 
-fn memory_file(policy: &Source) -> io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = rustix::fs::memfd_create("policy", flags)?;
-    let mut writer = std::fs::File::from(file);
-    writer.write_all(&serde_json::to_vec(policy)?)?;
-    let file = OwnedFd::from(writer);
-    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
-    Ok(file)
+fn json_file(name: &str, value: &impl serde::Serialize) -> io::Result<OwnedFd> {
+    packet::memory_file(name, &serde_json::to_vec(value)?)
+}
+
+/// A memory file with a secret, which is overwritten when it has been read.
+struct Overwritten(std::fs::File, usize);
+
+impl Overwritten {
+    fn new(secret: &Secret) -> io::Result<Self> {
+        let mut file = std::fs::File::from(rustix::fs::memfd_create("secret", rustix::fs::MemfdFlags::CLOEXEC)?);
+        file.write_all(secret.bytes())?;
+        Ok(Self(file, secret.bytes().len()))
+    }
+}
+
+impl Drop for Overwritten {
+    fn drop(&mut self) {
+        // It only fails for want of memory, of which it takes no more.
+        let _ = self.0.write_all_at(&vec![0; self.1], 0);
+    }
+}
+
+/// A number that no other change has.
+fn operation() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|_| io::Error::other("the kernel gives no random bytes"))?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// What a vault holds, from the memory file beside a reply.
+fn shown((reply, fds): (Reply, Vec<OwnedFd>)) -> Result<Shown, ControlError> {
+    let [file] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| unexpected(&reply))?;
+    let mut text = Vec::new();
+    let mut file = std::fs::File::from(file);
+    file.rewind()?;
+    file.take(SHOWN_BYTES).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text).map_err(io::Error::from)?)
 }

@@ -1,13 +1,16 @@
 //! Packets on a socket that a tokio runtime waits for, and the first one, before there is a runtime.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use packets::receive_bytes;
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{RecvFlags, SendFlags};
 use serde::Serialize;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
+
+use crate::sealed::Secret;
 
 /// The bytes of a packet and the descriptors beside it.
 pub type Packet = (Vec<u8>, Vec<OwnedFd>);
@@ -53,6 +56,23 @@ impl Socket {
 /// Sends a packet without a runtime.
 pub fn send_now(socket: BorrowedFd<'_>, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     Ok(packets::send(socket, message, fds, SendFlags::DONTWAIT)?)
+}
+
+/// As [`send_now`], for a message with a secret: leaves no copy of it in this process.
+pub fn send_secret_now(socket: BorrowedFd<'_>, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut bytes = Secret::default();
+    serde_json::to_writer(&mut bytes, message)?;
+    Ok(packets::send_bytes(socket, bytes.bytes(), fds, SendFlags::DONTWAIT)?)
+}
+
+/// A memory file that nobody changes any more.
+pub fn memory_file(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let mut writer = std::fs::File::from(file);
+    writer.write_all(bytes)?;
+    let file = OwnedFd::from(writer);
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
+    Ok(file)
 }
 
 /// Waits for a packet before there is a runtime.

@@ -3,22 +3,28 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_util::task::TaskTracker;
 
-use super::packet::Socket;
+use super::packet::{self, Socket};
 use super::{
-    EVENTS_PER_PACKET, Events, Failure, POLICY_BYTES, Reply, Request, SANDBOX_ID_BYTES, SandboxStats, Settings, Stats,
+    Demands, EVENTS_PER_PACKET, EXPECTED_BYTES, Events, Failure, POLICY_BYTES, Reply, Request, SANDBOX_ID_BYTES,
+    SandboxStats, Settings, Stats, VAULT_BODY_BYTES,
 };
+use crate::intercept::tls::Trust;
 use crate::policy::{Policy, Source};
 use crate::sandbox::{Attachment, Listeners, Sandbox, Shared};
-use crate::verdicts::Event;
+use crate::sealed::Secret;
+use crate::secrets::{Expected, Refused, Shown, Terms};
+use crate::verdicts::{Event, VaultChange};
 
 /// Readers of events at a time: whoever watches a sandbox through the server. Each holds a descriptor, and is woken by
 /// every event.
 const WATCHERS: usize = 256;
+
+/// Descriptors of an attach without an [`Expected`].
+const ATTACH_FDS: usize = 6;
 
 /// What is attached, by id.
 type Attached = Arc<Mutex<HashMap<String, Arc<Sandbox>>>>;
@@ -108,6 +114,31 @@ impl Desk {
                 };
                 Ok((reply, Vec::new()))
             }
+            Request::Authority { sandbox } => {
+                check_id(&sandbox)?;
+                let certificate_pem = self.shared.secrets.authority(&sandbox)?;
+                Ok((Reply::Authority { certificate_pem }, Vec::new()))
+            }
+            Request::CreateVault { sandbox, operation, demands } => {
+                let (found, body) = (self.find(&sandbox)?, read_body(fds)?);
+                let terms = Terms { options: self.options(demands), policy: &found.policy() };
+                told(&found, VaultChange::Created, self.shared.secrets.create(&sandbox, operation, &body, &terms)?)
+            }
+            Request::PatchVault { sandbox, operation, demands } => {
+                let (found, body) = (self.find(&sandbox)?, read_body(fds)?);
+                let terms = Terms { options: self.options(demands), policy: &found.policy() };
+                told(&found, VaultChange::Patched, self.shared.secrets.patch(&sandbox, operation, &body, &terms)?)
+            }
+            Request::DeleteVault { sandbox, operation } => {
+                self.shared.secrets.delete(&sandbox, operation)?;
+                // It may not be attached just now; then nobody is served with it.
+                if let Ok(found) = self.find(&sandbox) {
+                    found.vault_changed(VaultChange::Deleted, 0, 0, 0);
+                }
+                Ok(done(()))
+            }
+            Request::Vault { sandbox } => Ok((Reply::Vault, vec![shown_file(&self.shared.secrets.show(&sandbox)?)?])),
+            Request::Forget { sandbox } => Ok(done(self.shared.secrets.forget(&sandbox)?)),
             Request::Stats => Ok((Reply::Stats(self.stats()), Vec::new())),
             Request::Watch { .. } => unreachable!("a watch is served before"),
         }
@@ -118,18 +149,29 @@ impl Desk {
             return Err(malformed(format!("{} has too few addresses for names", settings.synthetic)));
         }
         self.shared.resolver.set_servers(settings.resolvers.clone());
+        if self.settings.upstream_ca_pem != settings.upstream_ca_pem {
+            self.shared.set_trust(Trust::new(settings.upstream_ca_pem.clone()));
+        }
         self.settings = settings;
         Ok(())
     }
 
     async fn attach(&mut self, sandbox: String, revision: u64, fds: Vec<OwnedFd>) -> Result<(), Failure> {
-        if sandbox.is_empty() || sandbox.len() > SANDBOX_ID_BYTES {
-            return Err(malformed("the id of a sandbox is empty or too long"));
-        }
+        check_id(&sandbox)?;
+        let mut fds = fds;
+        let expected = if fds.len() > ATTACH_FDS { fds.pop() } else { None };
         let [tcp4, tcp6, udp4, udp6, names, policy] =
-            <[OwnedFd; 6]>::try_from(fds).map_err(|_| malformed("not the six descriptors of an attach"))?;
+            <[OwnedFd; ATTACH_FDS]>::try_from(fds).map_err(|_| malformed("not the descriptors of an attach"))?;
         let policy = read_policy(policy)?;
+        let expected: Option<Expected> = match expected {
+            Some(file) => Some(
+                serde_json::from_slice(read(file, "what a sandbox should have", EXPECTED_BYTES)?.bytes())
+                    .map_err(malformed)?,
+            ),
+            None => None,
+        };
         self.detach(&sandbox).await;
+        let secrets = self.shared.secrets.attach(&sandbox, expected.as_ref());
         let with = Attachment {
             id: sandbox.clone(),
             listeners: Listeners { tcp4, tcp6, udp4, udp6 },
@@ -137,6 +179,7 @@ impl Desk {
             range: self.settings.synthetic,
             revision,
             policy,
+            secrets,
             limits: self.settings.limits,
         };
         let attached = Sandbox::attach(self.shared.clone(), with).map_err(system("attach a sandbox"))?;
@@ -170,12 +213,23 @@ impl Desk {
             flows: sandbox.flows.count(),
             names: sandbox.names.count(),
             events: sandbox.journal.count(),
+            vault_revision: sandbox.secrets.revision(),
         };
         Stats {
             instance: self.instance,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             sequence: self.shared.verdicts.newest(),
             sandboxes: lock(&self.attached).values().map(of).collect(),
+            kept: self.shared.secrets.sandboxes(),
+        }
+    }
+
+    /// What bindings of a sandbox may say.
+    fn options(&self, demands: Demands) -> vault::Options {
+        vault::Options {
+            allow_http: self.settings.vault_plain_http,
+            require_scoped_match: demands.scoped_match,
+            ..vault::Options::default()
         }
     }
 
@@ -255,21 +309,56 @@ fn reply(instance: u64, count: u64, events: &[Arc<Event>]) -> Reply {
     Reply::Events(Events { instance, count, events: events.iter().map(|event| Event::clone(event)).collect() })
 }
 
+/// The answer to a change of a vault, which is written down.
+fn told(sandbox: &Sandbox, change: VaultChange, shown: Shown) -> Outcome {
+    let state = &shown.state;
+    sandbox.vault_changed(change, state.revision.unsigned_abs(), state.credentials.len(), state.bindings.len());
+    Ok((Reply::Vault, vec![shown_file(&shown)?]))
+}
+
+fn shown_file(shown: &Shown) -> Result<OwnedFd, Failure> {
+    let written = serde_json::to_vec(shown).map_err(io::Error::from);
+    written.and_then(|bytes| packet::memory_file("vault", &bytes)).map_err(system("show a vault"))
+}
+
+fn read_body(fds: Vec<OwnedFd>) -> Result<Secret, Failure> {
+    let [body] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| malformed("a request about a vault is one descriptor"))?;
+    read(body, "a request about a vault", VAULT_BODY_BYTES)
+}
+
 fn read_policy(file: OwnedFd) -> Result<Policy, Failure> {
-    let file = std::fs::File::from(file);
-    let length = file.metadata().map_err(system("read a policy"))?.len();
-    if length > POLICY_BYTES {
-        return Err(malformed(format!("a policy of {length} bytes is longer than {POLICY_BYTES}")));
-    }
-    let mut text = vec![0; usize::try_from(length).map_err(malformed)?];
-    file.read_exact_at(&mut text, 0).map_err(system("read a policy"))?;
-    let source: Source = serde_json::from_slice(&text).map_err(malformed)?;
+    let text = read(file, "a policy", POLICY_BYTES)?;
+    let source: Source = serde_json::from_slice(text.bytes()).map_err(malformed)?;
     Policy::parse(&source, "networkPolicy")
         .map_err(|invalid| Failure::Policy { field: invalid.field, reason: invalid.reason })
 }
 
+/// All of a memory file.
+fn read(file: OwnedFd, what: &str, most: u64) -> Result<Secret, Failure> {
+    let file = std::fs::File::from(file);
+    let failed = |error| Failure::System { operation: format!("read {what}"), message: io::Error::to_string(&error) };
+    let length = file.metadata().map_err(failed)?.len();
+    if length > most {
+        return Err(malformed(format!("{what} of {length} bytes is longer than {most}")));
+    }
+    Secret::read(&file, usize::try_from(length).map_err(malformed)?).map_err(failed)
+}
+
+fn check_id(sandbox: &str) -> Result<(), Failure> {
+    if sandbox.is_empty() || sandbox.len() > SANDBOX_ID_BYTES {
+        return Err(malformed("the id of a sandbox is empty or too long"));
+    }
+    Ok(())
+}
+
 fn lock(attached: &Attached) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Sandbox>>> {
     attached.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl From<Refused> for Failure {
+    fn from(Refused { refusal, message }: Refused) -> Self {
+        Self::Vault { refusal, message }
+    }
 }
 
 fn malformed(message: impl ToString) -> Failure {

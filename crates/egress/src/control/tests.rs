@@ -4,11 +4,16 @@ use std::sync::Arc;
 use super::packet::Socket;
 use super::*;
 use crate::sandbox::Shared;
+use crate::secrets::Holdings;
+
+fn shared() -> Shared {
+    Shared::new(16, Holdings::open(None).expect("no memory to read")).expect("routes")
+}
 
 /// Sends any bytes with any descriptors to a desk; its reply.
 async fn ask(bytes: &serde_json::Value, more: usize) -> Reply {
     let (ours, theirs) = pair().expect("a pair");
-    let desk = tokio::spawn(serve(theirs, Arc::new(Shared::new(16).expect("routes")), 1));
+    let desk = tokio::spawn(serve(theirs, Arc::new(shared()), 1));
     let (answer, reply_to) = pair().expect("a pair");
     let files: Vec<OwnedFd> = (0..more).map(|_| tempfile::tempfile().expect("a file").into()).collect();
     let fds: Vec<_> = [reply_to.as_fd()].into_iter().chain(files.iter().map(AsFd::as_fd)).collect();

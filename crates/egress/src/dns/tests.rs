@@ -8,6 +8,7 @@ use crate::limits::Limits;
 use crate::names::DEFAULT_RANGE;
 use crate::policy::Policy;
 use crate::sandbox::{Attachment, Listeners, Shared};
+use crate::secrets::{Holdings, Secrets};
 
 /// A sandbox that may ask for everything, of a machine without resolvers.
 fn sandbox() -> Arc<Sandbox> {
@@ -20,9 +21,11 @@ fn sandbox() -> Arc<Sandbox> {
         range: DEFAULT_RANGE,
         revision: 1,
         policy: Policy::public_internet(),
+        secrets: Secrets::none(),
         limits: Limits::default(),
     };
-    Sandbox::attach(Arc::new(Shared::new(16).expect("routes")), with).expect("attached")
+    Sandbox::attach(Arc::new(Shared::new(16, Holdings::open(None).expect("no memory to read")).expect("routes")), with)
+        .expect("attached")
 }
 
 fn check(bytes: &[u8]) -> Option<Message> {

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use flate2::write::{GzDecoder, ZlibDecoder};
 use http::HeaderMap;
 use http::header::{self, HeaderValue};
@@ -122,7 +122,7 @@ impl Masked {
             self.ready.push_back(Frame::data(held));
         }
         if let Some(mut trailers) = trailers {
-            mask_headers(&mut trailers, &self.injection);
+            self.injection.redactor().headers(&mut trailers);
             self.ready.push_back(Frame::trailers(trailers));
         }
         Ok(())
@@ -133,10 +133,7 @@ impl Body for Masked {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         loop {
             if let Some(frame) = this.ready.pop_front() {
@@ -165,7 +162,7 @@ impl Body for Masked {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.ready.is_empty() && (self.is_over || (self.inner.is_end_stream() && self.masks.is_empty()))
+        self.ready.is_empty() && (self.is_over || (self.inner.is_end_stream() && self.masks.held() == 0))
     }
 
     /// Masks keep the length, unpacking does not.
@@ -174,22 +171,7 @@ impl Body for Masked {
     }
 }
 
-/// Takes secrets out of the values of headers or trailers.
-pub fn mask_headers(headers: &mut HeaderMap, injection: &Injection) {
-    for value in headers.values_mut() {
-        if let Some(masked) = injection.redactor().header_value(value) {
-            *value = masked;
-        }
-    }
-}
-
 /// Asks the host for an answer that can be looked into.
 pub fn ask_for_plain(headers: &mut HeaderMap) {
     headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-}
-
-/// A buffer of what a WebSocket or another protocol says after the change to it: its masks keep the length, so frames stay
-/// what they are.
-pub fn mask_piece(masks: &mut RedactStream, piece: &[u8]) -> Bytes {
-    masks.push(BytesMut::from(piece).freeze())
 }

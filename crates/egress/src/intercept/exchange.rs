@@ -125,7 +125,10 @@ impl Exchange {
         })?;
         let host = name.to_string();
         let injection = self.select(&parts, &host)?;
-        let origin = self.origin.as_ref().map_err(|error| Refused { closes: true, ..Refused::new(StatusCode::BAD_GATEWAY, error) })?;
+        let origin = self
+            .origin
+            .as_ref()
+            .map_err(|error| Refused { closes: true, ..Refused::new(StatusCode::BAD_GATEWAY, error) })?;
         let upgrade = request::upgrade(&parts);
         let client_upgrade = parts.extensions.remove::<OnUpgrade>().filter(|_| upgrade.is_some());
         request::remove_hop_headers(&mut parts.headers);
@@ -157,7 +160,12 @@ impl Exchange {
                 return Err(Refused::forbidden("the credential vault was lost; make a new sandbox"));
             }
             // Another connection to this host is not looked into.
-            _ => return Err(Refused { closes: true, ..Refused::new(StatusCode::MISDIRECTED_REQUEST, "the host is not bound any more") }),
+            _ => {
+                return Err(Refused {
+                    closes: true,
+                    ..Refused::new(StatusCode::MISDIRECTED_REQUEST, "the host is not bound any more")
+                });
+            }
         };
         let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
         if parts.method == Method::OPTIONS && path == "*" {
@@ -178,11 +186,8 @@ impl Exchange {
 
     /// Puts the credential in.
     async fn inject(&self, parts: &mut Parts, body: Incoming, injection: &Arc<Injection>) -> Result<Outgoing, Refused> {
-        let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-        let path = injection.path_and_query(path);
-        let path = PathAndQuery::try_from(path.as_str()).map_err(|_| Refused::forbidden("a value does not fit into a path"))?;
         let mut uri = parts.uri.clone().into_parts();
-        uri.path_and_query = Some(path);
+        uri.path_and_query = Some(injection.path_and_query().clone());
         parts.uri = Uri::from_parts(uri).map_err(|_| Refused::forbidden("a value does not fit into a path"))?;
         injection.apply_headers(&mut parts.headers);
         answer::ask_for_plain(&mut parts.headers);
@@ -207,7 +212,8 @@ impl Exchange {
         uri.path_and_query = path;
         match version {
             Version::Http1 => {
-                let value = HeaderValue::try_from(authority).map_err(|_| Refused::new(StatusCode::BAD_REQUEST, "no host"))?;
+                let value =
+                    HeaderValue::try_from(authority).map_err(|_| Refused::new(StatusCode::BAD_REQUEST, "no host"))?;
                 parts.headers.insert(header::HOST, value);
                 parts.version = HttpVersion::HTTP_11;
             }
@@ -237,7 +243,7 @@ impl Exchange {
             self.tunnel(client_upgrade, host_upgrade, injection.clone());
             let mut response = response.map(|_| empty());
             if let Some(injection) = &injection {
-                answer::mask_headers(response.headers_mut(), injection);
+                injection.redactor().headers(response.headers_mut());
             }
             return Ok(response);
         }
@@ -252,7 +258,7 @@ impl Exchange {
             ));
         };
         let (mut parts, body) = response.into_parts();
-        answer::mask_headers(&mut parts.headers, &injection);
+        injection.redactor().headers(&mut parts.headers);
         if encoding != Encoding::Identity {
             parts.headers.remove(header::CONTENT_ENCODING);
             parts.headers.remove(header::CONTENT_LENGTH);
@@ -296,7 +302,7 @@ impl Exchange {
             path: path.clone(),
             binding: injection.binding().to_owned(),
             revision: injection.revision(),
-            headers: injection.header_names().map(str::to_owned).collect(),
+            headers: injection.header_names().map(ToString::to_string).collect(),
         });
     }
 }
@@ -352,13 +358,14 @@ async fn substituted(
     mut body: Incoming,
     mut substitution: BodySubstitution,
 ) -> Result<Outgoing, Refused> {
-    let broken = |error: hyper::Error| Refused::new(StatusCode::BAD_REQUEST, format!("the request's body broke off: {error}"));
+    let broken =
+        |error: hyper::Error| Refused::new(StatusCode::BAD_REQUEST, format!("the request's body broke off: {error}"));
     let mut held = BytesMut::new();
     headers.remove(header::CONTENT_LENGTH);
     while held.len() <= WHOLE_BODY_BYTES {
         match body.frame().await.transpose().map_err(broken)? {
             None => {
-                let whole = Bytes::from(substitution.whole(&held));
+                let whole = Bytes::from(substitution.whole(held.into()));
                 headers.insert(header::CONTENT_LENGTH, HeaderValue::from(whole.len()));
                 return Ok(Full::new(whole).map_err(|never| match never {}).boxed_unsync());
             }

@@ -99,7 +99,8 @@ pub async fn serve(meeting: Meeting) -> End {
             Err(_late) => return broken(io::ErrorKind::TimedOut.into()),
         };
         let Some(offer) = Offer::of(hello.client_hello().alpn()) else {
-            let message = "the program speaks neither HTTP/1.1 nor HTTP/2, and the host is bound to a credential".into();
+            let message =
+                "the program speaks neither HTTP/1.1 nor HTTP/2, and the host is bound to a credential".into();
             return End::Refused { reason: Reason::Vault { message } };
         };
         let origin = Origin::over(upstream, purpose(Some(offer))).await;

@@ -13,14 +13,14 @@ use super::origin::BodyError;
 /// The pieces of a body, with values in them. Its length is not known.
 pub struct Pieces {
     first: Option<Bytes>,
-    rest: Option<Incoming>,
-    substitution: BodySubstitution,
+    /// Until its end, with what puts values into it.
+    rest: Option<(Incoming, BodySubstitution)>,
 }
 
 impl Pieces {
     /// `first` has its values; what `rest` brings gets them.
     pub fn new(first: Bytes, rest: Incoming, substitution: BodySubstitution) -> Self {
-        Self { first: Some(first), rest: Some(rest), substitution }
+        Self { first: Some(first), rest: Some((rest, substitution)) }
     }
 }
 
@@ -34,15 +34,14 @@ impl Body for Pieces {
             if let Some(first) = this.first.take().filter(|first| !first.is_empty()) {
                 return Poll::Ready(Some(Ok(Frame::data(first))));
             }
-            let Some(rest) = &mut this.rest else { return Poll::Ready(None) };
+            let Some((rest, substitution)) = &mut this.rest else { return Poll::Ready(None) };
             match ready!(Pin::new(rest).poll_frame(cx)) {
                 None => {
-                    this.rest = None;
-                    this.first = Some(this.substitution.finish());
+                    this.first = this.rest.take().map(|(_, substitution)| substitution.finish());
                 }
                 Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => this.first = Some(this.substitution.push(data)),
+                    Ok(data) => this.first = Some(substitution.push(data)),
                     // Trailers of a request end it; few send any, and they are not for the vault.
                     Err(_trailers) => {}
                 },

@@ -125,10 +125,7 @@ impl Trust {
 /// When the key does not fit.
 pub fn server(leaf: Arc<CertifiedKey>, version: Version) -> io::Result<Arc<ServerConfig>> {
     let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
-    let mut config = builder
-        .map_err(io::Error::other)?
-        .with_no_client_auth()
-        .with_cert_resolver(Arc::new(One(leaf)));
+    let mut config = builder.map_err(io::Error::other)?.with_no_client_auth().with_cert_resolver(Arc::new(One(leaf)));
     // A session that is resumed saves little on a way this short, and would outlive a change of the vault.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;

@@ -10,6 +10,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod web;
+
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -347,7 +349,10 @@ impl Proxy {
     }
 
     pub async fn attach(&self, inside: &Inside, policy: &Source) {
-        self.control.attach(&inside.id, &inside.listeners, inside.names.as_fd(), 1, policy).await.expect("attached");
+        self.control
+            .attach(&inside.id, &inside.listeners, inside.names.as_fd(), 1, policy, None)
+            .await
+            .expect("attached");
     }
 }
 
@@ -365,7 +370,7 @@ fn spawn(world: &World) -> (OwnedFd, Child) {
         Command::new(env!("CARGO_BIN_EXE_egress-proxy")).stdin(Stdio::from(theirs)).spawn().expect("it starts")
     });
     // Nobody: no namespace, file or process of the test is its to touch.
-    egress::boot(ours.as_fd(), &Boot { run_as: Some(65534) }).expect("it listens");
+    egress::boot(ours.as_fd(), &Boot { run_as: Some(65534) }, None).expect("it listens");
     (ours, child)
 }
 

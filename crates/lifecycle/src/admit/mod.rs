@@ -11,12 +11,13 @@ use protocol::hooks::Hooks;
 use protocol::lifecycle::{CreateSandboxRequest, ImageSpec, PlatformSpec};
 
 use crate::runtime::{Capabilities, PullAuth};
-use crate::spec::{Access, HOST_IMAGE, Network, Platform, SandboxSpec};
+use crate::spec::{Access, HOST_IMAGE, Network, Platform, SandboxSpec, VaultDemands};
 
 mod labels;
 mod limits;
 #[cfg(test)]
 mod tests;
+mod vault;
 
 pub use labels::metadata_patch;
 
@@ -64,6 +65,8 @@ pub struct Admitted {
     pub spec: SandboxSpec,
     /// Login for the pull; never stored.
     pub pull_auth: Option<PullAuth>,
+    /// What is demanded of its credential vault; durable, and nothing that a runtime would know.
+    pub vault_demands: VaultDemands,
 }
 
 /// A request that cannot be obeyed, with the field at fault.
@@ -109,6 +112,7 @@ impl Refusal {
 /// A [`Refusal`] for the first field that cannot be obeyed.
 pub fn admit(request: CreateSandboxRequest, runtime: &Capabilities, rules: &Rules) -> Result<Admitted, Refusal> {
     refuse_what_does_not_exist(&request)?;
+    let credential_proxy = vault::is_asked_for(&request, runtime)?;
     let (image, pull_auth) = image(request.image)?;
     let private_pull = pull_auth.is_some();
     let entrypoint = entrypoint(request.entrypoint)?;
@@ -121,7 +125,9 @@ pub fn admit(request: CreateSandboxRequest, runtime: &Capabilities, rules: &Rule
         return Err(Refusal::invalid("resourceLimits", "is required; {} takes the defaults"));
     };
     let limits = limits::parse(&asked, runtime)?;
-    let env = env(request.env.unwrap_or_default(), &entrypoint)?;
+    let mut asked = request.env.unwrap_or_default();
+    let vault_demands = vault::demands(&mut asked, credential_proxy)?;
+    let env = env(asked, &entrypoint)?;
     let hooks = hooks(request.lifecycle)?;
     let (extensions, mut access) = extensions(request.extensions.unwrap_or_default(), runtime, rules)?;
     access.secured = request.secure_access == Some(true);
@@ -144,10 +150,10 @@ pub fn admit(request: CreateSandboxRequest, runtime: &Capabilities, rules: &Rule
         network: Network::None,
         policy,
         policy_revision: 0,
-        credential_proxy: false,
+        credential_proxy,
         access,
     };
-    Ok(Admitted { spec, pull_auth })
+    Ok(Admitted { spec, pull_auth, vault_demands })
 }
 
 fn hooks(asked: Option<serde_json::Value>) -> Result<Hooks, Refusal> {
@@ -175,15 +181,6 @@ fn refuse_what_does_not_exist(request: &CreateSandboxRequest) -> Result<(), Refu
         return Err(Refusal::unsupported(
             "resourceRequests",
             "this runtime reserves nothing for a sandbox; leave them out and use resourceLimits",
-        ));
-    }
-    if request.credential_proxy.as_ref().is_some_and(|proxy| proxy.enabled) {
-        if request.network_policy.is_none() {
-            return Err(Refusal::invalid("credentialProxy", "needs a networkPolicy"));
-        }
-        return Err(Refusal::unsupported(
-            "credentialProxy",
-            "the credential proxy does not exist here yet; leave it out",
         ));
     }
     volumes(request.volumes.as_deref().unwrap_or_default())
@@ -326,12 +323,6 @@ fn env(env: BTreeMap<String, Option<String>>, entrypoint: &[String]) -> Result<B
         }
         if name == "OPENSANDBOX_LIFECYCLE" {
             return Err(Refusal::invalid(field, "is reserved for the platform"));
-        }
-        if name.starts_with("OPENSANDBOX_EGRESS_") {
-            return Err(Refusal::unsupported(
-                field,
-                "is a setting of the published sidecar, which does not exist here; use networkPolicy",
-            ));
         }
         if name.len() + value.len() + 2 > MAX_STRING_BYTES {
             return Err(Refusal::bad(field, "is longer than the kernel takes (128 KiB); put the data into a file"));

@@ -103,6 +103,11 @@ fn one_wrong_value_for_every_field_names_it() {
         (json!({"networkPolicy": {"egress": [{"action": "allow", "target": "a.b"}]}}), 400, "networkPolicy"),
         (json!({"credentialProxy": {"enabled": true}}), 422, "credentialProxy"),
         (json!({"credentialProxy": {"enabled": true}, "networkPolicy": {}}), 400, "credentialProxy"),
+        (
+            json!({"env": {"OPENSANDBOX_EGRESS_CREDENTIAL_VAULT_REQUIRE_TLS": "1"}}),
+            400,
+            "env.OPENSANDBOX_EGRESS_CREDENTIAL_VAULT_REQUIRE_TLS",
+        ),
         (json!({"volumes": [{"name": "a", "mountPath": "/a"}]}), 400, "volumes[0]"),
         (
             json!({"volumes": [{"name": "a", "mountPath": "/a", "host": {"path": "/var/run/docker.sock"}}]}),

@@ -13,6 +13,7 @@ use secrecy::ExposeSecret as _;
 use super::Driver;
 use crate::app::App;
 use crate::errors::create_failure_code;
+use crate::network::Credentials;
 
 /// First wait before a failed removal is tried again; it doubles.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
@@ -27,6 +28,8 @@ pub(super) enum Outcome {
         receipt: Receipt,
         /// Layers of its image.
         layers: Vec<String>,
+        /// What is known of its credentials.
+        credentials: Option<Credentials>,
     },
     Event(Event),
     /// What the runtime has of a sandbox that was found in the database.
@@ -46,6 +49,7 @@ pub(super) enum Leftovers {
 impl Driver {
     pub(super) fn create(&self, auth: Option<PullAuth>, leftovers: Leftovers) -> BoxFuture<'static, Outcome> {
         let (app, id, spec, view) = (self.app.clone(), self.row.id.clone(), self.row.spec.clone(), self.view.clone());
+        let mut credentials = self.row.credentials.clone();
         Box::pin(async move {
             if leftovers == Leftovers::Possible
                 && let Err(error) = app.runtime.destroy(&id, Duration::ZERO).await
@@ -69,23 +73,32 @@ impl Driver {
                     pending
                 });
             };
+            let authority = match app.network.authority(&id, &spec).await {
+                Ok(authority) => authority,
+                Err(message) => return failed(&RuntimeError::new(ErrorKind::Internal, message)),
+            };
+            if let (Some(credentials), Some(pem)) = (&mut credentials, &authority) {
+                credentials.authority.clone_from(pem);
+            }
             let token = app.auth.token(id.as_str());
             let request = Create {
                 id: &id,
                 spec: &spec,
                 token: token.expose_secret(),
-                authority: None,
+                authority: authority.as_deref(),
                 pull_auth: auth,
                 progress: &progress,
             };
             match app.runtime.create(request).await {
                 Ok(created) => {
-                    if let Err(message) = app.network.serve(&app, &id, &spec, created.listeners).await {
+                    if let Err(message) =
+                        app.network.serve(&app, &id, &spec, credentials.as_ref(), created.listeners).await
+                    {
                         // What was made is removed as all that is left of a failed sandbox is.
                         return failed(&RuntimeError::new(ErrorKind::Internal, message));
                     }
                     let layers = layers_of(&app, &spec.image).await;
-                    Outcome::Created { receipt: created.receipt, layers }
+                    Outcome::Created { receipt: created.receipt, layers, credentials }
                 }
                 Err(error) => failed(&error),
             }

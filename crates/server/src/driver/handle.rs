@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use egress::Shown;
 use ingress::Daemon;
 use ingress::links::Failures;
 use jiff::Timestamp;
@@ -13,7 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::access::{Access, Accesses};
 use crate::errors::ApiError;
-use crate::network::Edit;
+use crate::network::{Edit, VaultChange};
 use crate::store::Row;
 
 pub(super) type Reply = oneshot::Sender<Result<Arc<Row>, ApiError>>;
@@ -29,6 +30,9 @@ pub(super) enum Command {
     Renew(Timestamp, Reply),
     Patch(BTreeMap<String, Option<String>>, Reply),
     Policy(Edit, Reply),
+    Vault(VaultChange, oneshot::Sender<Result<Option<Shown>, ApiError>>),
+    /// Somebody may have changed its vault whose word was not heard: ask what it holds.
+    LookAtVault,
     /// It was used, and no other access of this interval renews it.
     Accessed,
     /// An access waits for it.
@@ -138,6 +142,19 @@ impl Sandbox {
     /// Changes what may leave. Once it is asked for it is done, also when the asker goes.
     pub(crate) async fn change_policy(&self, edit: Edit) -> Result<Arc<Row>, ApiError> {
         self.ask(|reply| Command::Policy(edit, reply)).await
+    }
+
+    /// Changes its vault; what that holds then. Once it is asked for it is done, also when the asker goes.
+    pub(crate) async fn change_vault(&self, change: VaultChange) -> Result<Option<Shown>, ApiError> {
+        let (reply, answer) = oneshot::channel();
+        let gone = || ApiError::not_found(self.id.as_str());
+        self.mailbox.send(Command::Vault(change, reply)).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+
+    /// Has it found out what its vault holds; with a full mailbox that comes later.
+    pub(crate) fn look_at_vault(&self) {
+        let _ = self.mailbox.try_send(Command::LookAtVault);
     }
 
     /// Asks for a sandbox to be woken that nobody used; for others nothing happens.

@@ -13,6 +13,7 @@ mod hooks;
 mod idle;
 pub(crate) mod recovery;
 pub(crate) mod sweep;
+mod vault;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -197,6 +198,16 @@ impl Driver {
                 let outcome = self.change_policy(&edit).await;
                 self.answer(reply, outcome)
             }
+            Command::Vault(change, reply) => {
+                let outcome = self.change_vault(&change).await;
+                // The asker may have gone.
+                let _ = reply.send(outcome);
+                Next::Continue
+            }
+            Command::LookAtVault => {
+                self.look_at_vault().await;
+                Next::Continue
+            }
             Command::Accessed => {
                 self.renew_by_access().await;
                 Next::Continue
@@ -274,6 +285,10 @@ impl Driver {
         }
         let (app, id, before) = (self.app.clone(), self.row.id.clone(), self.row.spec.clone());
         let policy = edit.of(before.policy.as_ref());
+        let credentials = self.row.credentials.clone();
+        if let Some(credentials) = &credentials {
+            app.network.check_covers(&policy, &credentials.bound)?;
+        }
         let mut network = app.network.shape(Some(&policy), &app.capabilities().network)?;
         if before.network == Network::None {
             if policy.opens() {
@@ -289,12 +304,12 @@ impl Driver {
             ..before.clone()
         };
         app.store.set_metadata(&id, &after).await?;
-        if let Err(why) = app.network.put(&app, &id, &after).await {
+        if let Err(why) = app.network.put(&app, &id, &after, credentials.as_ref()).await {
             tracing::warn!(sandbox_id = %id, error = why, "a policy could not be put in force; the one before holds");
             let back = SandboxSpec { policy_revision: after.policy_revision + 1, ..before };
             app.store.set_metadata(&id, &back).await?;
             // What is not in force yet is mended when the egress process is looked at next.
-            let _ = app.network.put(&app, &id, &back).await;
+            let _ = app.network.put(&app, &id, &back, credentials.as_ref()).await;
             self.row.spec = back;
             self.show();
             return Err(ApiError::internal(format!(
@@ -397,8 +412,9 @@ impl Driver {
 
     async fn finished(&mut self, outcome: Outcome) -> Next {
         match outcome {
-            Outcome::Created { receipt, layers } => {
+            Outcome::Created { receipt, layers, credentials } => {
                 self.row.layers = layers;
+                self.row.credentials = credentials;
                 self.fact(Event::Created, Some(receipt)).await
             }
             Outcome::Event(event) => {

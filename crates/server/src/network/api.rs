@@ -1,5 +1,7 @@
 //! The policy of a sandbox over HTTP: the published calls of port 18080, and the same beneath the sandbox.
 
+mod vault;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -12,6 +14,8 @@ use protocol::egress::{NetworkPolicy, NetworkRule};
 use protocol::error::code;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+pub(crate) use vault::refuse_active;
 
 use super::Edit;
 use crate::app::{App, Wake};
@@ -54,10 +58,7 @@ pub(crate) async fn call(app: &App, sandbox: &Sandbox, rest: &str, request: Requ
     match rest {
         "/policy" => policy(app, sandbox, request).await,
         "/healthz" => health(app).await,
-        _ if rest == "/credential-vault" || rest.starts_with("/credential-vault/") => Err(ApiError::not_implemented(
-            code::POLICY_NOT_SUPPORTED,
-            "the credential vault does not exist here yet; give the sandbox no secret instead",
-        )),
+        _ if vault::is_asked(rest) => vault::call(app, sandbox, rest, request).await,
         _ => Err(ApiError::new(
             StatusCode::NOT_FOUND,
             code::ROUTE_NOT_FOUND,

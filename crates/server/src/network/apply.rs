@@ -7,7 +7,7 @@ use egress::{ControlError, Failure};
 use lifecycle::runtime::Listeners;
 use lifecycle::spec::{Network as Shape, SandboxId, SandboxSpec};
 
-use super::Network;
+use super::{Credentials, Network};
 use crate::app::App;
 
 impl Network {
@@ -20,6 +20,7 @@ impl Network {
         app: &App,
         id: &SandboxId,
         spec: &SandboxSpec,
+        credentials: Option<&Credentials>,
         listeners: Option<Listeners>,
     ) -> Result<(), String> {
         if spec.network == Shape::None {
@@ -29,11 +30,17 @@ impl Network {
             let listeners = egress::Listeners::from_array(listeners.into_array());
             self.held().insert(id.clone(), Arc::new(listeners));
         }
-        self.attach(app, id, spec).await
+        self.attach(app, id, spec, credentials).await
     }
 
     /// Attaches a sandbox to the egress process, with the sockets that are held here, there, or made anew.
-    pub(super) async fn attach(&self, app: &App, id: &SandboxId, spec: &SandboxSpec) -> Result<(), String> {
+    pub(super) async fn attach(
+        &self,
+        app: &App,
+        id: &SandboxId,
+        spec: &SandboxSpec,
+        credentials: Option<&Credentials>,
+    ) -> Result<(), String> {
         let control = self.control().ok_or("this server has no egress process")?;
         let held = self.held().get(id).cloned();
         let listeners = match held {
@@ -46,7 +53,9 @@ impl Network {
         };
         let names = self.names_of(id).map_err(|error| format!("open the sandbox's file of names: {error}"))?;
         let source = self.source(spec.policy.as_ref());
-        let attached = control.attach(id.as_str(), &listeners, names.as_fd(), spec.policy_revision, &source).await;
+        let expected = credentials.map(Credentials::expected);
+        let (revision, names) = (spec.policy_revision, names.as_fd());
+        let attached = control.attach(id.as_str(), &listeners, names, revision, &source, expected.as_ref()).await;
         attached.map_err(|error| format!("serve the sandbox's network: {}", protocol::error::chain(&error)))
     }
 
@@ -67,20 +76,26 @@ impl Network {
     ///
     /// # Errors
     /// Why it is not, or not everywhere.
-    pub(crate) async fn put(&self, app: &App, id: &SandboxId, spec: &SandboxSpec) -> Result<(), String> {
+    pub(crate) async fn put(
+        &self,
+        app: &App,
+        id: &SandboxId,
+        spec: &SandboxSpec,
+        credentials: Option<&Credentials>,
+    ) -> Result<(), String> {
         let Shape::Steered { reachable } = &spec.network else { return Ok(()) };
         let control = self.control().ok_or("this server has no egress process")?;
         let source = self.source(spec.policy.as_ref());
         match control.set_policy(id.as_str(), spec.policy_revision, &source).await {
             Ok(cut) => tracing::info!(sandbox_id = %id, revision = spec.policy_revision, cut, "policy in force"),
-            Err(ControlError::Failed(Failure::NotAttached)) => self.attach(app, id, spec).await?,
+            Err(ControlError::Failed(Failure::NotAttached)) => self.attach(app, id, spec, credentials).await?,
             Err(error) => return Err(format!("set the policy: {}", protocol::error::chain(&error))),
         }
         let network = app.runtime.network().ok_or("this runtime gives sandboxes no network")?;
         network.steer(id, reachable).await.map_err(|error| error.message)
     }
 
-    /// Has a sandbox served no more and forgets its names.
+    /// Has a sandbox served no more and forgets its names and its credentials.
     pub(crate) async fn end(&self, id: &SandboxId, spec: &SandboxSpec) {
         if spec.network == Shape::None {
             return;
@@ -91,6 +106,13 @@ impl Network {
         {
             // A process that is gone serves nobody, and its successor is told of living sandboxes only.
             tracing::debug!(sandbox_id = %id, error = %protocol::error::chain(&error), "not detached");
+        }
+        if spec.credential_proxy
+            && let Some(control) = self.control()
+            && let Err(error) = control.forget(id.as_str()).await
+        {
+            // Its successor is told to forget what no sandbox has.
+            tracing::debug!(sandbox_id = %id, error = %protocol::error::chain(&error), "credentials not forgotten yet");
         }
         self.forget_names(id);
     }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use egress::SandboxStats;
 use lifecycle::spec::Network as Shape;
 use lifecycle::state::State;
 
@@ -45,8 +46,9 @@ async fn compare(app: &App) -> Result<(), String> {
     let Some(control) = network.control() else { return Ok(()) };
     let said = |error: egress::ControlError| protocol::error::chain(&error);
     control.configure(network.config.settings()).await.map_err(said)?;
-    let attached = control.stats().await.map_err(said)?.sandboxes;
-    let mut attached: HashMap<String, u64> = attached.into_iter().map(|one| (one.sandbox, one.revision)).collect();
+    let stats = control.stats().await.map_err(said)?;
+    let mut attached: HashMap<String, SandboxStats> =
+        stats.sandboxes.into_iter().map(|one| (one.sandbox.clone(), one)).collect();
     let mut failed = None;
     for sandbox in app.sandboxes.all() {
         let row = sandbox.row();
@@ -56,17 +58,27 @@ async fn compare(app: &App) -> Result<(), String> {
         if !is_settled || row.spec.network == Shape::None {
             continue;
         }
-        let told = match known {
-            Some(revision) if revision == row.spec.policy_revision => Ok(()),
-            Some(_) => network.put(app, &row.id, &row.spec).await,
-            None => network.attach(app, &row.id, &row.spec).await,
+        let credentials = row.credentials.as_ref();
+        let told = match &known {
+            Some(known) if known.revision == row.spec.policy_revision => Ok(()),
+            Some(_) => network.put(app, &row.id, &row.spec, credentials).await,
+            None => network.attach(app, &row.id, &row.spec, credentials).await,
         };
+        if let (Some(credentials), Some(revision)) = (credentials, known.and_then(|known| known.vault_revision))
+            && (credentials.in_doubt || credentials.revision != revision)
+        {
+            sandbox.look_at_vault();
+        }
         if let Err(why) = told {
             failed = Some(format!("sandbox {}: {why}", row.id));
         }
     }
     for stranger in attached.into_keys() {
         control.detach(&stranger).await.map_err(said)?;
+    }
+    // Asked before the rows were looked at: one that is being made has a row before it has an authority.
+    for stranger in stats.kept.iter().filter(|id| app.sandboxes.get(id).is_none()) {
+        control.forget(stranger).await.map_err(said)?;
     }
     failed.map_or(Ok(()), Err)
 }

@@ -7,6 +7,7 @@
 
 pub(crate) mod api;
 mod apply;
+mod credentials;
 mod edit;
 pub(crate) mod events;
 mod keep;
@@ -28,6 +29,7 @@ use tokio::sync::watch;
 
 use crate::config::Egress as Config;
 use crate::errors::ApiError;
+pub(crate) use credentials::{Change as VaultChange, Credentials, told as vault_error};
 pub(crate) use edit::Edit;
 pub(crate) use keep::keep;
 pub(crate) use settings::{mistake_in, resolver};

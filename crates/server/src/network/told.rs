@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use egress::policy::{Action, Because, List};
-use egress::verdicts::{End, Event, Reason, What};
+use egress::verdicts::{End, Event, Reason, VaultChange, What};
 use protocol::egress::{DecidingRule, NetworkEvent, NetworkRule};
 
 /// How far a reader has come. Its text is a cursor; a number alone means that event of the process that serves now.
@@ -152,6 +152,18 @@ fn shown(event: &Event, at: &Position) -> NetworkEvent {
                 ..ended(end, common)
             }
         }
+        What::Vault { change, revision, credentials, bindings } => {
+            let (word, message) = match change {
+                VaultChange::Created => ("created", "the credential vault was made"),
+                VaultChange::Patched => ("patched", "the credential vault was changed"),
+                VaultChange::Deleted => ("deleted", "the credential vault was deleted"),
+            };
+            let message = match change {
+                VaultChange::Deleted => message.to_owned(),
+                _ => format!("{message}: revision {revision}, {credentials} credentials, {bindings} bindings"),
+            };
+            NetworkEvent { kind: "vault".into(), reason: word.into(), message, revision: Some(*revision), ..common }
+        }
     }
 }
 
@@ -165,6 +177,7 @@ fn ended(end: &End, event: NetworkEvent) -> NetworkEvent {
         End::PolicyChanged { revision } => {
             ("policy-changed", format!("revision {revision} of the policy cut it"), true)
         }
+        End::VaultChanged => ("vault-changed", "the credential vault became another".to_owned(), false),
         End::Idle => ("idle", "nothing moved for too long".to_owned(), false),
         End::Detached => ("detached", "the sandbox ended, or its network is served anew".to_owned(), false),
     };

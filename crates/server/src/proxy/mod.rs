@@ -67,6 +67,11 @@ pub(crate) async fn call(app: &Arc<App>, request: Request) -> Response {
 async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let target = Target::parse(request.uri().path())
         .ok_or_else(|| ApiError::bad_request(code::INVALID_PARAMETER, "this is not the path of a port"))?;
+    if target.port().is_ok_and(|port| port == POLICY_PORT)
+        && let Some(refused) = crate::network::api::refuse_active(target.rest, request.method())
+    {
+        return Err(refused);
+    }
     let port = authorize(app, &target, &request)?;
     if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
         return Err(ApiError::new(

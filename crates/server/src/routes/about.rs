@@ -48,7 +48,7 @@ pub(super) async fn capabilities(State(app): State<Arc<App>>) -> Json<Value> {
             "templates": false,
             "volumes": false,
             "networkPolicy": runtime.network != NO_NETWORK,
-            "credentialProxy": false,
+            "credentialProxy": runtime.network != NO_NETWORK,
             "lifecycleHooks": ["preStart", "periodic", "beforePause", "afterResume", "beforeEnd"],
         },
         "limits": { "maxSandboxTimeoutSeconds": app.config.server.max_sandbox_timeout_seconds },

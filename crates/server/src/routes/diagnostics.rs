@@ -168,6 +168,12 @@ fn description(app: &App, row: &Row) -> String {
         let secret = SECRET_WORDS.iter().any(|word| upper.contains(word));
         line(&format!("Env {name}"), if secret { "********" } else { value });
     }
+    if let Some(credentials) = &row.credentials {
+        let (revision, held) = (credentials.revision, credentials.credentials);
+        let (bindings, hosts) = (credentials.bindings, credentials.bound.len());
+        let told = format!("revision {revision}, {held} credentials, {bindings} bindings, {hosts} hosts");
+        line("Credential vault", if revision == 0 { "empty" } else { &told });
+    }
     if let Some(receipt) = row.receipt.as_ref().and_then(|r| serde_json::to_string(r).ok()) {
         line("Receipt", &receipt);
     }

@@ -12,6 +12,7 @@ use lifecycle::admit::{Rules, admit};
 use lifecycle::runtime::PullAuth;
 use lifecycle::spec::SandboxId;
 use lifecycle::state::{self, Event};
+use protocol::egress::NetworkPolicy;
 use protocol::error::code;
 use protocol::lifecycle::{
     self as wire_types, CreateSandboxRequest, ListSandboxesResponse, PaginationInfo, RenewRequest, RenewResponse,
@@ -23,6 +24,7 @@ use crate::app::App;
 use crate::driver::{self, Sandbox, Start};
 use crate::errors::ApiError;
 use crate::middleware::Slot;
+use crate::network::Credentials;
 use crate::store::{Filter, Row};
 use crate::wire::{self, View};
 
@@ -68,6 +70,10 @@ pub(super) async fn create(
             })
         })
         .transpose()?;
+    let credentials = admitted.spec.credential_proxy.then(|| Credentials::new(admitted.vault_demands));
+    if credentials.is_some() && admitted.spec.policy.as_ref().is_some_and(NetworkPolicy::allows_by_default) {
+        tracing::warn!(sandbox_id = %id, "a sandbox with credentials allows by default; a policy that denies is safer");
+    }
     let row = Row {
         id,
         spec: admitted.spec,
@@ -81,6 +87,7 @@ pub(super) async fn create(
         receipt: None,
         layers: Vec::new(),
         failure_code: None,
+        credentials,
     };
     let answer = wire::sandbox(&row, View::Created, app.runtime.name());
     let sandbox = accept(&app, row, admitted.pull_auth).await?;

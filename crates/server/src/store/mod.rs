@@ -28,7 +28,7 @@ const CACHE_KIB: &str = "-512";
 /// Version of the tables below, kept in `user_version`.
 const SCHEMA_VERSION: i64 = 1;
 
-const SCHEMA: [&str; 5] = [
+const SCHEMA: [&str; 6] = [
     "CREATE TABLE IF NOT EXISTS sandboxes (
         id TEXT PRIMARY KEY,
         state TEXT NOT NULL,
@@ -55,6 +55,7 @@ const SCHEMA: [&str; 5] = [
     )",
     "CREATE INDEX IF NOT EXISTS events_of_sandbox ON events (sandbox_id, seq)",
     "CREATE TABLE IF NOT EXISTS consoles (sandbox_id TEXT PRIMARY KEY, tail BLOB NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS credentials (sandbox_id TEXT PRIMARY KEY, record TEXT NOT NULL)",
 ];
 
 /// The database.

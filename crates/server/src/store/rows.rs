@@ -8,6 +8,7 @@ use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
 use super::{Error, Store, sql, to_its_end};
+use crate::network::Credentials;
 
 /// Events kept for one sandbox; a loop of pauses must not fill the disk.
 const MAX_EVENTS: i64 = 500;
@@ -29,6 +30,8 @@ pub(crate) struct Row {
     pub(crate) layers: Vec<String>,
     /// Code of the cause when it could not be made.
     pub(crate) failure_code: Option<String>,
+    /// What is known of its credentials, if it was made with the credential proxy.
+    pub(crate) credentials: Option<Credentials>,
 }
 
 /// One entry of a sandbox's history.
@@ -41,7 +44,8 @@ pub(crate) struct EventRow {
 }
 
 pub(super) const COLUMNS: &str =
-    "id, state, reason, message, transition_at, created_at, expires_at, spec, exit, receipt, layers, failure_code";
+    "id, state, reason, message, transition_at, created_at, expires_at, spec, exit, receipt, layers, failure_code,
+     (SELECT record FROM credentials WHERE sandbox_id = id) AS credentials";
 
 impl Store {
     /// Remembers a new sandbox, with its first event.
@@ -72,6 +76,12 @@ impl Store {
     pub(crate) async fn set_metadata(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<(), Error> {
         let (store, id, spec) = (self.clone(), id.clone(), spec.clone());
         to_its_end("store metadata", async move { store.set_metadata_now(&id, &spec).await }).await
+    }
+
+    /// Stores what is known of a sandbox's credentials.
+    pub(crate) async fn set_credentials(&self, id: &SandboxId, credentials: &Credentials) -> Result<(), Error> {
+        let (store, id, credentials) = (self.clone(), id.clone(), credentials.clone());
+        to_its_end("store what a vault holds", async move { store.set_credentials_now(&id, &credentials).await }).await
     }
 
     /// Keeps the end of an ended sandbox's console.
@@ -120,6 +130,9 @@ impl Store {
         .execute(&mut *tx)
         .await
         .map_err(&op)?;
+        if let Some(credentials) = &row.credentials {
+            put_credentials(&mut tx, &row.id, credentials).await?;
+        }
         insert_event(&mut tx, row).await?;
         tx.commit().await.map_err(&op)
     }
@@ -143,6 +156,9 @@ impl Store {
         .execute(&mut *tx)
         .await
         .map_err(&op)?;
+        if let Some(credentials) = &row.credentials {
+            put_credentials(&mut tx, &row.id, credentials).await?;
+        }
         insert_event(&mut tx, row).await?;
         tx.commit().await.map_err(&op)
     }
@@ -175,6 +191,13 @@ impl Store {
             .map_err(sql("store metadata"))
     }
 
+    async fn set_credentials_now(&self, id: &SandboxId, credentials: &Credentials) -> Result<(), Error> {
+        let op = sql("store what a vault holds");
+        let mut tx = self.writer.begin().await.map_err(&op)?;
+        put_credentials(&mut tx, id, credentials).await?;
+        tx.commit().await.map_err(&op)
+    }
+
     async fn set_console_now(&self, id: &SandboxId, tail: &[u8]) -> Result<(), Error> {
         sqlx::query("INSERT OR REPLACE INTO consoles (sandbox_id, tail) VALUES (?, ?)")
             .bind(id.as_str())
@@ -199,6 +222,7 @@ impl Store {
         for statement in [
             "DELETE FROM events WHERE sandbox_id = ?",
             "DELETE FROM consoles WHERE sandbox_id = ?",
+            "DELETE FROM credentials WHERE sandbox_id = ?",
             "DELETE FROM sandboxes WHERE id = ?",
         ] {
             sqlx::query(statement).bind(id.as_str()).execute(&mut *tx).await.map_err(&op)?;
@@ -235,6 +259,20 @@ impl Store {
             .map_err(sql("read all sandboxes"))?;
         rows.iter().map(read).collect()
     }
+}
+
+async fn put_credentials(
+    tx: &mut sqlx::Transaction<'_, sqlx::Sqlite>,
+    id: &SandboxId,
+    credentials: &Credentials,
+) -> Result<(), Error> {
+    sqlx::query("INSERT OR REPLACE INTO credentials (sandbox_id, record) VALUES (?, ?)")
+        .bind(id.as_str())
+        .bind(json(credentials))
+        .execute(&mut **tx)
+        .await
+        .map(drop)
+        .map_err(sql("store what a vault holds"))
 }
 
 async fn insert_event(tx: &mut sqlx::Transaction<'_, sqlx::Sqlite>, row: &Row) -> Result<(), Error> {
@@ -284,6 +322,9 @@ pub(super) fn read(row: &SqliteRow) -> Result<Row, Error> {
             .transpose()?
             .unwrap_or_default(),
         failure_code: row.get("failure_code"),
+        credentials: parse_option("credentials")
+            .map(|text| serde_json::from_str(&text).map_err(|_| bad("credentials")))
+            .transpose()?,
         id: SandboxId::parse(&id).ok_or_else(|| damaged(&id, "id"))?,
     })
 }

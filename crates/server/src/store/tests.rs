@@ -39,6 +39,7 @@ fn row(id: &str, second: i64, labels: &[(&str, &str)]) -> Row {
         receipt: None,
         layers: vec!["ab".to_owned()],
         failure_code: None,
+        credentials: None,
     }
 }
 

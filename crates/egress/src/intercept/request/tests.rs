@@ -53,13 +53,9 @@ fn any_other_is_refused() {
 #[test]
 fn what_is_about_one_connection_stays_there() {
     let mut headers = HeaderMap::new();
-    for (name, value) in [
-        ("connection", "close, X-Own"),
-        ("x-own", "1"),
-        ("keep-alive", "5"),
-        ("te", "gzip, trailers"),
-        ("accept", "a"),
-    ] {
+    for (name, value) in
+        [("connection", "close, X-Own"), ("x-own", "1"), ("keep-alive", "5"), ("te", "gzip, trailers"), ("accept", "a")]
+    {
         headers.append(HeaderName::try_from(name).expect("a name"), HeaderValue::from_static(value));
     }
     remove_hop_headers(&mut headers);
