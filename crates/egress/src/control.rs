@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::limits::Limits;
 use crate::sealed::{Key, Memory};
 use crate::secrets::Refusal;
+use crate::upstream::UpstreamProxy;
 use crate::verdicts::Event;
 
 mod client;
@@ -86,6 +87,9 @@ pub struct Settings {
     pub limits: Limits,
     /// Certificates, as PEM, by which origins may be verified beside those that the machine trusts.
     pub upstream_ca_pem: Vec<String>,
+    /// By which proxy the internet is reached, if not directly.
+    #[serde(default)]
+    pub upstream_proxy: Option<UpstreamProxy>,
     /// Whether credentials may be bound to requests that are not encrypted.
     pub vault_plain_http: bool,
 }
@@ -97,6 +101,7 @@ impl Default for Settings {
             synthetic: crate::names::DEFAULT_RANGE,
             limits: Limits::default(),
             upstream_ca_pem: Vec::new(),
+            upstream_proxy: None,
             vault_plain_http: false,
         }
     }

@@ -4,7 +4,7 @@
 //! IPv6 and service bindings (HTTPS, SVCB) of an allowed name are answered with "none": one address is one name, and
 //! without a service binding no client encrypts the name that it asks a server for (ECH).
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
@@ -138,8 +138,9 @@ async fn address(sandbox: &Sandbox, query: &Query, name: &Name) -> Result<Vec<Re
     if sandbox.names.find(name).is_none() {
         new_name(sandbox, query)?;
     }
-    // Asked before anything is promised: a name that does not exist must not seem to.
-    if let Err(error) = sandbox.cache.addresses(&sandbox.shared.resolver, name).await {
+    // Asked before anything is promised: a name that does not exist must not seem to. What a proxy is asked for, it resolves.
+    let is_asked = sandbox.shared.proxy_for(Some(name), IpAddr::V4(Ipv4Addr::UNSPECIFIED)).is_none();
+    if is_asked && let Err(error) = sandbox.cache.addresses(&sandbox.shared.resolver, name).await {
         return unresolved(sandbox, query, &error);
     }
     match sandbox.names.address_of(name) {

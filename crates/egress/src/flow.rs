@@ -32,6 +32,7 @@ use crate::policy::{Action, Because, Dialled, Policy};
 use crate::relay::{self, Moved};
 use crate::sandbox::Sandbox;
 use crate::secrets::State;
+use crate::upstream::UpstreamProxy;
 use crate::verdicts::{End, Reason, What};
 use crate::{dial, dns};
 
@@ -49,6 +50,8 @@ pub struct Flow {
     pub id: u64,
     name: Option<Name>,
     dialled: Dialled,
+    /// Whether the operator's proxy was asked for the name: what it leads to is the proxy's to judge.
+    is_by_proxy: bool,
     allowed_by: Because,
     presented: OnceLock<Name>,
     sent: Moved,
@@ -71,7 +74,10 @@ impl Flow {
 
     /// Whether a policy would still let it through.
     pub fn is_allowed_by(&self, policy: &Policy) -> bool {
-        let verdict = policy.decide(self.name.as_ref(), &self.dialled);
+        let verdict = match &self.name {
+            Some(name) if self.is_by_proxy => policy.name(name, self.dialled.port),
+            name => policy.decide(name.as_ref(), &self.dialled),
+        };
         let presented = self.presented.get().filter(|_| self.name.is_none());
         let ends = |name: &Name| policy.presented(&verdict.because, name, self.dialled.port).is_some();
         verdict.is_allowed() && !presented.is_some_and(ends)
@@ -91,11 +97,6 @@ impl Flow {
     /// Whether its requests are read.
     pub fn is_intercepted(&self) -> bool {
         self.is_intercepted.load(Ordering::Relaxed)
-    }
-
-    /// The address that was dialled for it.
-    pub(crate) fn dialled(&self) -> IpAddr {
-        self.dialled.address
     }
 
     /// Is cancelled when it is cut.
@@ -185,7 +186,7 @@ async fn connection(sandbox: &Arc<Sandbox>, client: TcpStream, to: SocketAddr) {
         }
         Err(reason) => Err(reason.into()),
     };
-    let (upstream, dialled, because) = match reached {
+    let Reached { upstream, dialled, because, is_by_proxy } = match reached {
         Ok(reached) => reached,
         Err(Refused { address, reason }) => return told.denied(address, reason),
     };
@@ -194,6 +195,7 @@ async fn connection(sandbox: &Arc<Sandbox>, client: TcpStream, to: SocketAddr) {
         id: told.id,
         name: told.name.clone(),
         dialled,
+        is_by_proxy,
         allowed_by: because.clone(),
         presented: OnceLock::new(),
         sent: Moved::default(),
@@ -249,13 +251,22 @@ impl From<Reason> for Refused {
     }
 }
 
+/// A connection that the policy permits.
+struct Reached {
+    upstream: TcpStream,
+    dialled: Dialled,
+    because: Because,
+    is_by_proxy: bool,
+}
+
 /// Dials what the policy permits, at an address that it permits.
-async fn reach(
-    sandbox: &Sandbox,
-    name: Option<&Name>,
-    to: SocketAddr,
-) -> Result<(TcpStream, Dialled, Because), Refused> {
+async fn reach(sandbox: &Sandbox, name: Option<&Name>, to: SocketAddr) -> Result<Reached, Refused> {
     let policy = sandbox.policy();
+    if let Some(name) = name
+        && let Some(proxy) = sandbox.shared.proxy_for(Some(name), to.ip())
+    {
+        return by_proxy(sandbox, &policy, &proxy, name, to.port()).await;
+    }
     let addresses: Arc<[IpAddr]> = match name {
         Some(name) => {
             let verdict = policy.name(name, to.port());
@@ -284,11 +295,54 @@ async fn reach(
     }
     let addresses: Vec<IpAddr> = permitted.iter().map(|(dialled, _)| dialled.address).collect();
     let unreachable = |error: io::Error| Reason::Unreachable { message: error.to_string() };
+    if name.is_none()
+        && let Some(proxy) = sandbox.shared.proxy_for(None, to.ip())
+        && let Some((dialled, because)) = permitted.pop()
+    {
+        let upstream = sandbox.shared.connect_by(&proxy, &dialled.address.to_string(), to.port()).await;
+        return Ok(Reached { upstream: upstream.map_err(unreachable)?, dialled, because, is_by_proxy: true });
+    }
     let upstream = dial::connect(&addresses, to.port()).await.map_err(unreachable)?;
     let peer = upstream.peer_addr().map_err(unreachable)?.ip().to_canonical();
     let reached = permitted.into_iter().find(|(dialled, _)| dialled.address == peer);
     let (dialled, because) = reached.ok_or_else(|| unreachable(io::Error::other("connected to somebody else")))?;
-    Ok((upstream, dialled, because))
+    Ok(Reached { upstream, dialled, because, is_by_proxy: false })
+}
+
+/// Asks the operator's proxy for a name. What is told and counted as dialled is the proxy.
+async fn by_proxy(
+    sandbox: &Sandbox,
+    policy: &Policy,
+    proxy: &UpstreamProxy,
+    name: &Name,
+    port: u16,
+) -> Result<Reached, Refused> {
+    let verdict = policy.name(name, port);
+    if !verdict.is_allowed() {
+        return Err(Reason::Policy { because: verdict.because }.into());
+    }
+    let unreachable = |error: io::Error| Reason::Unreachable { message: error.to_string() };
+    let upstream = sandbox.shared.connect_by(proxy, name.as_str(), port).await.map_err(unreachable)?;
+    let address = upstream.peer_addr().map_err(unreachable)?.ip().to_canonical();
+    let dialled = Dialled { address, port, block: None };
+    Ok(Reached { upstream, dialled, because: verdict.because, is_by_proxy: true })
+}
+
+/// Connects once more to where a flow goes: to the same address, or by the proxy to the same name.
+///
+/// # Errors
+/// When nobody answers there.
+pub(crate) async fn again(sandbox: &Sandbox, flow: &Flow, port: u16) -> io::Result<TcpStream> {
+    let address = flow.dialled.address;
+    let proxy = sandbox.shared.proxy_for(flow.name(), address).filter(|_| flow.is_by_proxy);
+    let upstream = match (proxy, flow.name()) {
+        (Some(proxy), Some(name)) => sandbox.shared.connect_by(&proxy, name.as_str(), port).await?,
+        (Some(proxy), None) => sandbox.shared.connect_by(&proxy, &address.to_string(), port).await?,
+        (None, _) if flow.is_by_proxy => return Err(io::Error::other("the upstream proxy is another one now")),
+        (None, _) => dial::connect(&[address], port).await?,
+    };
+    relay::reset_on_close(&upstream);
+    Ok(upstream)
 }
 
 /// What became of moving bytes.

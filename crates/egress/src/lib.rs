@@ -49,6 +49,7 @@ mod resolve;
 mod sandbox;
 mod sealed;
 mod secrets;
+pub mod upstream;
 pub mod verdicts;
 
 pub use control::{

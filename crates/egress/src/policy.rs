@@ -286,7 +286,21 @@ enum Fallback {
 }
 
 impl Target {
-    fn matches_name(&self, name: &Name) -> bool {
+    /// Reads a target as rules have it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        parse::target(text)
+    }
+
+    /// Whether an address is in it.
+    pub fn matches_address(&self, address: IpAddr) -> bool {
+        matches!(self, Target::Network(network) if network.contains(&guard::canonical(address)))
+    }
+
+    /// Whether it is this name, or above it.
+    pub fn matches_name(&self, name: &Name) -> bool {
         match self {
             Target::Name(own) => own == name,
             Target::Below(suffix) => name.is_below(suffix),

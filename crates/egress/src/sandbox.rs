@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -19,11 +19,13 @@ use crate::flow::{self, Flow};
 use crate::guard::own::Routes;
 use crate::intercept::tls::Trust;
 use crate::limits::{Bucket, Limits, QUESTIONS_AT_A_TIME};
+use crate::name::Name;
 use crate::names::Names;
 use crate::policy::{Dialled, Policy};
 use crate::relay::{Held, Pipes};
 use crate::resolve::{Cache, Resolver};
 use crate::secrets::{Holdings, Secrets, State};
+use crate::upstream::UpstreamProxy;
 use crate::verdicts::{End, Journal, VaultChange, Verdicts, What};
 
 /// How often connections are looked at for whether anything moved.
@@ -63,6 +65,10 @@ pub struct Shared {
     flows_so_far: AtomicU64,
     /// How origins are verified.
     trust: RwLock<Arc<Trust>>,
+    /// By which proxy the internet is reached, if not directly.
+    proxy: RwLock<Option<Arc<UpstreamProxy>>>,
+    /// Addresses of that proxy.
+    proxy_addresses: Cache,
 }
 
 impl Shared {
@@ -81,6 +87,8 @@ impl Shared {
             assured_flows: Arc::new(Semaphore::new(flows / ASSURED_PART)),
             flows_so_far: AtomicU64::new(0),
             trust: RwLock::default(),
+            proxy: RwLock::default(),
+            proxy_addresses: Cache::default(),
         })
     }
 
@@ -92,6 +100,25 @@ impl Shared {
     /// Verifies them otherwise from now on.
     pub fn set_trust(&self, trust: Trust) {
         *self.trust.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(trust);
+    }
+
+    /// The proxy by which a destination is reached; the address does not matter where there is a name.
+    pub fn proxy_for(&self, name: Option<&Name>, address: IpAddr) -> Option<Arc<UpstreamProxy>> {
+        let proxy = self.proxy.read().unwrap_or_else(PoisonError::into_inner).clone();
+        proxy.filter(|proxy| proxy.is_for(name, address))
+    }
+
+    /// Reaches the internet by another proxy, or by none.
+    pub fn set_proxy(&self, proxy: Option<UpstreamProxy>) {
+        *self.proxy.write().unwrap_or_else(PoisonError::into_inner) = proxy.map(Arc::new);
+    }
+
+    /// Connects to a host by a proxy.
+    ///
+    /// # Errors
+    /// What the proxy says, or why it cannot be asked.
+    pub async fn connect_by(&self, proxy: &UpstreamProxy, host: &str, port: u16) -> io::Result<TcpStream> {
+        proxy.connect((&self.resolver, &self.proxy_addresses), host, port).await
     }
 
     /// A number for a connection.

@@ -149,6 +149,7 @@ impl Desk {
             return Err(malformed(format!("{} has too few addresses for names", settings.synthetic)));
         }
         self.shared.resolver.set_servers(settings.resolvers.clone());
+        self.shared.set_proxy(settings.upstream_proxy.clone());
         if self.settings.upstream_ca_pem != settings.upstream_ca_pem {
             self.shared.set_trust(Trust::new(settings.upstream_ca_pem.clone()));
         }

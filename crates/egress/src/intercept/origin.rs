@@ -21,9 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::tls::{self, Offer, Version};
 use super::{HTTP2_CONNECTION_BYTES, HTTP2_STREAM_BYTES, MAX_HEADERS, READ_BUFFER_BYTES};
-use crate::dial;
-use crate::flow::Flow;
-use crate::relay;
+use crate::flow::{self, Flow};
 use crate::sandbox::Sandbox;
 
 /// How long an origin may take for TLS.
@@ -169,10 +167,8 @@ impl Origin {
         if !flow.is_allowed_by(&sandbox.policy()) {
             return Err(OriginError::Denied);
         }
-        let connection = dial::connect(&[flow.dialled()], to.port()).await;
-        let connection = connection.map_err(|error| OriginError::Unreachable(error.to_string()))?;
-        relay::reset_on_close(&connection);
-        Ok(connection)
+        let connection = flow::again(sandbox, flow, to.port()).await;
+        connection.map_err(|error| OriginError::Unreachable(error.to_string()))
     }
 }
 

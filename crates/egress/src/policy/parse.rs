@@ -97,7 +97,7 @@ fn action(text: Option<&str>, field: &str) -> Result<Action, Invalid> {
     }
 }
 
-fn target(text: &str) -> Result<Target, String> {
+pub(super) fn target(text: &str) -> Result<Target, String> {
     let text = text.trim();
     if text.is_empty() {
         return Err("is blank; write a name, *.name, an address or a network".to_owned());

@@ -35,6 +35,7 @@ fn any_other_is_refused() {
         ("/x", &["api.example.com:8443"], 443),
         ("/x", &["api.example.com"], 8443),
         ("/x", &["api.example.com:"], 8443),
+        ("/x", &["api.example.com:99999"], 443),
         ("/x", &["user@api.example.com"], 443),
         ("/x", &["api.example.com@evil.example.com"], 443),
         ("/x", &["api.example.com evil"], 443),
