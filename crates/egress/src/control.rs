@@ -166,8 +166,8 @@ pub enum Request {
     CreateVault {
         /// The sandbox.
         sandbox: String,
-        /// Drawn for this change: put again, it is done once.
-        operation: u64,
+        /// Put again, it is done once.
+        operation: Operation,
         /// What is demanded of it.
         demands: Demands,
     },
@@ -176,7 +176,7 @@ pub enum Request {
         /// The sandbox.
         sandbox: String,
         /// As above.
-        operation: u64,
+        operation: Operation,
         /// What is demanded of it.
         demands: Demands,
     },
@@ -185,7 +185,7 @@ pub enum Request {
         /// The sandbox.
         sandbox: String,
         /// As above.
-        operation: u64,
+        operation: Operation,
     },
     /// Say what a sandbox's vault holds; no value is told.
     Vault {
@@ -199,6 +199,28 @@ pub enum Request {
     },
     /// Say what there is.
     Stats,
+}
+
+/// The number of one change of a vault: however often the change is put, it is made once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Operation(u64);
+
+impl Operation {
+    /// One that no other change has.
+    ///
+    /// # Errors
+    /// When the system gives no random bytes.
+    pub fn new() -> io::Result<Self> {
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes).map_err(|_| io::Error::other("the kernel gives no random bytes"))?;
+        Ok(Self(u64::from_ne_bytes(bytes)))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn numbered(number: u64) -> Self {
+        Self(number)
+    }
 }
 
 /// What a sandbox's owner demands of its bindings, beyond what holds for all.

@@ -53,7 +53,7 @@ pub mod upstream;
 pub mod verdicts;
 
 pub use control::{
-    Boot, Control, ControlError, Demands, EVENTS_PER_PACKET, Events, Failure, SandboxStats, Settings, Stats,
+    Boot, Control, ControlError, Demands, EVENTS_PER_PACKET, Events, Failure, Operation, SandboxStats, Settings, Stats,
     VAULT_BODY_BYTES, Watch, boot, greet, pair,
 };
 pub use process::run;

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use vault::Vault;
 
 use crate::authority::{Authority, Stored};
+use crate::control::Operation;
 use crate::policy::Policy;
 use crate::sealed::{Memory, Sealed, Secret};
 
@@ -161,7 +162,7 @@ struct Inner {
 struct Entry {
     secrets: Secrets,
     /// The change that led to this state: one that is put again, because nobody heard its answer, is not made again.
-    last: Option<u64>,
+    last: Option<Operation>,
 }
 
 /// Everything, as it is sealed.
@@ -175,11 +176,11 @@ struct Kept {
 struct KeptOne {
     authority: Stored,
     vault: Option<vault::Sealed>,
-    last: Option<u64>,
+    last: Option<Operation>,
 }
 
 impl KeptOne {
-    fn of(state: &State, last: Option<u64>) -> Option<Self> {
+    fn of(state: &State, last: Option<Operation>) -> Option<Self> {
         match state {
             // What is lost is known to the server, and found lost again.
             State::None | State::Lost { .. } => None,
@@ -274,7 +275,7 @@ impl Holdings {
     ///
     /// # Errors
     /// Why it is not filled; nothing has changed then.
-    pub fn create(&self, sandbox: &str, operation: u64, body: &Secret, by: &Terms<'_>) -> Result<Shown, Refused> {
+    pub fn create(&self, sandbox: &str, operation: Operation, body: &Secret, by: &Terms<'_>) -> Result<Shown, Refused> {
         let mut inner = self.lock();
         let entry = inner.entry(sandbox)?;
         let authority = match entry.secrets.state() {
@@ -297,7 +298,7 @@ impl Holdings {
     ///
     /// # Errors
     /// Why it is not changed.
-    pub fn patch(&self, sandbox: &str, operation: u64, body: &Secret, by: &Terms<'_>) -> Result<Shown, Refused> {
+    pub fn patch(&self, sandbox: &str, operation: Operation, body: &Secret, by: &Terms<'_>) -> Result<Shown, Refused> {
         let mut inner = self.lock();
         let entry = inner.entry(sandbox)?;
         let held = match entry.secrets.state() {
@@ -321,7 +322,7 @@ impl Holdings {
     ///
     /// # Errors
     /// When there is none.
-    pub fn delete(&self, sandbox: &str, operation: u64) -> Result<(), Refused> {
+    pub fn delete(&self, sandbox: &str, operation: Operation) -> Result<(), Refused> {
         let mut inner = self.lock();
         let entry = inner.entry(sandbox)?;
         match entry.secrets.state() {
@@ -378,7 +379,7 @@ impl Inner {
     }
 
     /// Seals a state of a sandbox among those of the others, then shows it to who serves the sandbox.
-    fn put(&mut self, sandbox: &str, state: State, last: Option<u64>) -> Result<(), Refused> {
+    fn put(&mut self, sandbox: &str, state: State, last: Option<Operation>) -> Result<(), Refused> {
         self.seal_with(sandbox, KeptOne::of(&state, last))?;
         let new = || Entry { secrets: Secrets::none(), last };
         let entry = self.entries.entry(sandbox.to_owned()).or_insert_with(new);

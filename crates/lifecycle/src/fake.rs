@@ -49,6 +49,7 @@ pub struct FakeRuntime {
 struct Inner {
     sandboxes: BTreeMap<SandboxId, Observed>,
     reachable: BTreeMap<SandboxId, Vec<Cidr>>,
+    authorities: BTreeMap<SandboxId, String>,
     failures: BTreeMap<Call, RuntimeError>,
     held: bool,
     ended: VecDeque<SandboxId>,
@@ -121,6 +122,11 @@ impl FakeRuntime {
         self.lock().reachable.get(id).cloned()
     }
 
+    /// The authority that the programs of a sandbox trust.
+    pub fn authority(&self, id: &SandboxId) -> Option<String> {
+        self.lock().authorities.get(id).cloned()
+    }
+
     fn change(&self, id: &SandboxId, call: Call, from: &Observed, to: Observed) -> Result<(), RuntimeError> {
         let mut inner = self.lock();
         inner.fail(call)?;
@@ -171,6 +177,9 @@ impl Runtime for FakeRuntime {
                 }
             };
             inner.sandboxes.insert(request.id.clone(), Observed::Running);
+            if let Some(authority) = request.authority {
+                inner.authorities.insert(request.id.clone(), authority.to_owned());
+            }
             let network = if listeners.is_some() { "egress" } else { "none" }.to_owned();
             let receipt = Receipt { mode: "user".to_owned(), network, ..Receipt::default() };
             Poll::Ready(Ok(Created { receipt, listeners }))
@@ -183,6 +192,7 @@ impl Runtime for FakeRuntime {
             inner.fail(Call::Destroy)?;
             inner.sandboxes.remove(id);
             inner.reachable.remove(id);
+            inner.authorities.remove(id);
             Ok(())
         })
     }

@@ -53,7 +53,9 @@ fn answer(request: &Value, refusals: &mut (&'static str, u32)) -> Value {
     }
     match request["do"].as_str() {
         Some("set_policy") => json!({ "is": "policy_set", "cut": 0 }),
-        Some("stats") => json!({ "is": "stats", "instance": 1, "version": "0", "sequence": 0, "sandboxes": [] }),
+        Some("stats") => {
+            json!({ "is": "stats", "instance": 1, "version": "0", "sequence": 0, "sandboxes": [], "kept": [] })
+        }
         _ => json!({ "is": "done" }),
     }
 }

@@ -251,7 +251,7 @@ async fn ex_023_each_way_of_not_answering_has_its_own_code() {
     assert_eq!(server.get(&format!("/v1/sandboxes/{id}/proxy/web/")).await.status, 422);
     let closed_policy = call(&server, &id, 18080, "/policy", &[]).await;
     assert_eq!((closed_policy.status.as_u16(), &closed_policy.json()["mode"]), (200, &"deny_all".into()));
-    call(&server, &id, 18080, "/credential-vault", &[]).await.is(501, "SANDBOX::NETWORK_POLICY_NOT_SUPPORTED");
+    call(&server, &id, 18080, "/credential-vault", &[]).await.is(404, "SANDBOX::CREDENTIAL_VAULT_NOT_FOUND");
     call(&server, &id, 18080, "/else", &[]).await.is(404, "SANDBOX::ROUTE_NOT_FOUND");
     server.call(Method::POST, &format!("/v1/sandboxes/{id}/pause"), None).await;
     for port in [44772, 18080, closed] {

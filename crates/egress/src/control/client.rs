@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::packet::{self, Socket};
-use super::{Demands, Events, Failure, Reply, Request, Settings, Stats};
+use super::{Demands, Events, Failure, Operation, Reply, Request, Settings, Stats};
 use crate::policy::Source;
 use crate::sandbox::Listeners;
 use crate::sealed::Secret;
@@ -135,32 +135,44 @@ impl Control {
         }
     }
 
-    /// Fills the vault of an attached sandbox. `body` is the request as it came.
+    /// Fills the vault of an attached sandbox, once for each operation. `body` is the request as it came.
     ///
     /// # Errors
     /// When the sandbox is not attached, or its vault is not filled.
-    pub async fn create_vault(&self, sandbox: &str, body: &Secret, demands: Demands) -> Result<Shown, ControlError> {
-        let request = Request::CreateVault { sandbox: sandbox.to_owned(), operation: operation()?, demands };
+    pub async fn create_vault(
+        &self,
+        sandbox: &str,
+        operation: Operation,
+        body: &Secret,
+        demands: Demands,
+    ) -> Result<Shown, ControlError> {
+        let request = Request::CreateVault { sandbox: sandbox.to_owned(), operation, demands };
         let body = Overwritten::new(body)?;
         shown(self.ask(&request, &[body.0.as_fd()]).await?)
     }
 
-    /// Changes the vault of an attached sandbox. `body` is the request as it came.
+    /// Changes the vault of an attached sandbox, once for each operation. `body` is the request as it came.
     ///
     /// # Errors
     /// When the sandbox is not attached, or its vault is not changed.
-    pub async fn patch_vault(&self, sandbox: &str, body: &Secret, demands: Demands) -> Result<Shown, ControlError> {
-        let request = Request::PatchVault { sandbox: sandbox.to_owned(), operation: operation()?, demands };
+    pub async fn patch_vault(
+        &self,
+        sandbox: &str,
+        operation: Operation,
+        body: &Secret,
+        demands: Demands,
+    ) -> Result<Shown, ControlError> {
+        let request = Request::PatchVault { sandbox: sandbox.to_owned(), operation, demands };
         let body = Overwritten::new(body)?;
         shown(self.ask(&request, &[body.0.as_fd()]).await?)
     }
 
-    /// Empties a sandbox's vault.
+    /// Empties a sandbox's vault, once for each operation.
     ///
     /// # Errors
     /// When there is none.
-    pub async fn delete_vault(&self, sandbox: &str) -> Result<(), ControlError> {
-        let request = Request::DeleteVault { sandbox: sandbox.to_owned(), operation: operation()? };
+    pub async fn delete_vault(&self, sandbox: &str, operation: Operation) -> Result<(), ControlError> {
+        let request = Request::DeleteVault { sandbox: sandbox.to_owned(), operation };
         self.ask(&request, &[]).await.map(|_| ())
     }
 
@@ -309,13 +321,6 @@ impl Drop for Overwritten {
         // It only fails for want of memory, of which it takes no more.
         let _ = self.0.write_all_at(&vec![0; self.1], 0);
     }
-}
-
-/// A number that no other change has.
-fn operation() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).map_err(|_| io::Error::other("the kernel gives no random bytes"))?;
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// What a vault holds, from the memory file beside a reply.

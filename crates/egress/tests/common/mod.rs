@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use egress::policy::Source;
-use egress::{Boot, Control, Listeners, Settings};
+use egress::{Boot, Control, Listeners, Memory, Settings};
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA, TXT};
 use hickory_proto::rr::{Name as DnsName, RData, Record, RecordType};
@@ -314,6 +314,8 @@ pub fn question(name: &str, kind: RecordType) -> Vec<u8> {
 pub struct Proxy {
     pub child: Child,
     pub control: Control,
+    /// What outlives the process, as with its supervisor.
+    memory: Memory,
     socket: Option<OwnedFd>,
 }
 
@@ -324,21 +326,27 @@ impl Proxy {
     }
 
     pub async fn start_with(world: &World, settings: Settings) -> Self {
-        let (socket, child) = spawn(world);
+        let memory = Memory::new().expect("a memory file");
+        let (socket, child) = spawn(world, &memory);
         let control = Control::new(socket.try_clone().expect("a duplicate")).expect("a control");
         control.configure(Settings { resolvers: vec![RESOLVER], ..settings }).await.expect("configured");
-        Self { child, control, socket: Some(socket) }
+        Self { child, control, memory, socket: Some(socket) }
     }
 
     /// Kills it and starts another, which knows nothing.
     pub async fn kill_and_restart(&mut self, world: &World) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it ends");
-        let (socket, child) = spawn(world);
+        let (socket, child) = spawn(world, &self.memory);
         self.control.replace(socket.try_clone().expect("a duplicate")).expect("a control");
         (self.socket, self.child) = (Some(socket), child);
         let settings = Settings { resolvers: vec![RESOLVER], ..Settings::default() };
         self.control.configure(settings).await.expect("configured");
+    }
+
+    /// What the next process finds is gone, as with the end of the supervisor.
+    pub fn lose_memory(&mut self) {
+        self.memory = Memory::new().expect("a memory file");
     }
 
     /// Closes its control, as the end of server and supervisor would.
@@ -364,13 +372,13 @@ impl Drop for Proxy {
     }
 }
 
-fn spawn(world: &World) -> (OwnedFd, Child) {
+fn spawn(world: &World, memory: &Memory) -> (OwnedFd, Child) {
     let (ours, theirs) = egress::pair().expect("a pair");
     let child = world.outside.run(|| {
         Command::new(env!("CARGO_BIN_EXE_egress-proxy")).stdin(Stdio::from(theirs)).spawn().expect("it starts")
     });
     // Nobody: no namespace, file or process of the test is its to touch.
-    egress::boot(ours.as_fd(), &Boot { run_as: Some(65534) }, None).expect("it listens");
+    egress::boot(ours.as_fd(), &Boot { run_as: Some(65534) }, Some(memory)).expect("it listens");
     (ours, child)
 }
 

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{ExitCode, Stdio};
 
-use egress::Boot;
+use egress::{Boot, Memory};
 use tokio::process::{Child, Command};
 
 use super::data_dir::Identity;
@@ -20,12 +20,12 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// Starts it with an id of its own, where the caller can give it one. Nothing secret is in its arguments, and its
-    /// environment is empty.
+    /// Starts it with an id of its own, where the caller can give it one, and with what the one before has left in
+    /// `memory`. Nothing secret is in its arguments, and its environment is empty.
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn start(identity: Identity) -> Result<Self, Failure> {
+    pub fn start(identity: Identity, memory: &Memory) -> Result<Self, Failure> {
         let failed = |what: &str, error: std::io::Error| Failure::new("START_FAILED", format!("{what}: {error}"));
         let (ours, theirs) = egress::pair().map_err(|error| failed("make the egress process's socket", error))?;
         let program = std::env::current_exe().map_err(|error| failed("find this program", error))?;
@@ -40,10 +40,18 @@ impl Egress {
             Identity::Own { id } => Some(id),
         };
         // If it is gone already, its end is seen by waiting for it.
-        let _ = egress::boot(ours.as_fd(), &Boot { run_as });
+        let _ = egress::boot(ours.as_fd(), &Boot { run_as }, Some(memory));
         let greeting = egress::greet(ours.as_fd()).ok();
         Ok(Self { child, socket: ours, greeting })
     }
+}
+
+/// Where egress processes keep their secrets, sealed. Its maker holds it for as long as it starts them.
+///
+/// # Errors
+/// It cannot be made.
+pub fn memory() -> Result<Memory, Failure> {
+    Memory::new().map_err(|error| Failure::new("START_FAILED", format!("make the memory of secrets: {error}")))
 }
 
 /// Runs the egress process on the control socket that is its standard input. Called before any thread exists.

@@ -18,7 +18,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::data_dir::{self, Identity};
-use super::egress::Egress;
+use super::egress::{self, Egress};
 use super::{api, jailer};
 use crate::engine::{Engine, Guard};
 use crate::failure::Failure;
@@ -86,7 +86,7 @@ pub async fn start() -> Result<Engine, Failure> {
         .spawn()
         .map_err(|error| failed("start the jailer", error))?;
     let jailer_socket = ours.try_clone().map_err(|error| failed("keep the jailer's socket", error))?;
-    let Egress { child: egress, socket, .. } = Egress::start(Identity::of_egress())?;
+    let Egress { child: egress, socket, .. } = Egress::start(Identity::of_egress(), &egress::memory()?)?;
     let way_out = api::egress_control(socket)?;
     // Nobody restarts it here: the sandboxes of a command whose egress process died reach nothing more.
     let (_, restarts) = watch::channel(0);

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
+use ::egress::Memory;
 use runtime_native::jailer::JailerConfig;
 use runtime_native::wire;
 use rustix::net::{RecvFlags, SendFlags};
@@ -19,7 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::api::{Boot, FromApi, ToApi};
 use super::data_dir::{DataDir, Identity, Published};
-use super::egress::Egress;
+use super::egress::{self, Egress};
 use super::{embedded, jailer};
 use crate::failure::Failure;
 
@@ -69,7 +70,8 @@ async fn supervise(setup: Setup<'_>, listener: TcpListener) -> Result<ExitCode, 
     let published = Published { url: format!("http://{address}"), pid: std::process::id() };
     let mut stop = Stop::new()?;
     let mut jailer = Jailer::start(setup.data.root(), identity)?;
-    let mut egress = WayOut::start()?;
+    let memory = egress::memory()?;
+    let mut egress = WayOut::start(&memory)?;
     let mut api = Api::start(&setup, identity, &listener, &jailer, &egress)?;
     let (root, config) = (setup.data.root().to_owned(), setup.config.clone());
     tokio::spawn(async move { embedded::sweep(&root, &config).await });
@@ -91,7 +93,7 @@ async fn supervise(setup: Setup<'_>, listener: TcpListener) -> Result<ExitCode, 
             status = egress_process.child.wait() => {
                 tracing::warn!(status = %describe(status), "egress process ended, starting another");
                 pause_unless(*egress_was_ready, &mut failed_starts, "egress process").await?;
-                egress = WayOut::start()?;
+                egress = WayOut::start(&memory)?;
                 api.voice.send(&ToApi::Egress, &[egress.process.socket.as_fd()])?;
             }
             status = child.wait() => {
@@ -147,8 +149,8 @@ struct WayOut {
 }
 
 impl WayOut {
-    fn start() -> Result<Self, Failure> {
-        let mut process = Egress::start(Identity::of_egress())?;
+    fn start(memory: &Memory) -> Result<Self, Failure> {
+        let mut process = Egress::start(Identity::of_egress(), memory)?;
         let voice = process.greeting.take().map_or(Ok(Voice(None)), Voice::new)?;
         Ok(Self { process, voice, was_ready: false })
     }

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use egress::policy::Policy;
-use egress::{Bound, ControlError, Demands, Expected, Failure, Refusal, Secret, Shown};
+use egress::{Bound, ControlError, Demands, Expected, Failure, Operation, Refusal, Secret, Shown};
 use http::StatusCode;
 use lifecycle::spec::{SandboxId, SandboxSpec, VaultDemands};
 use protocol::egress::NetworkPolicy;
@@ -72,7 +72,15 @@ impl Credentials {
 
 /// Something that is done to a vault.
 #[derive(Debug)]
-pub(crate) enum Change {
+pub(crate) struct Change {
+    /// Put again to another process, it is made once.
+    operation: Operation,
+    what: What,
+}
+
+/// What is done to a vault.
+#[derive(Debug)]
+pub(crate) enum What {
     /// Make it.
     Create(Secret),
     /// Change what it holds.
@@ -82,16 +90,21 @@ pub(crate) enum Change {
 }
 
 impl Change {
+    pub(crate) fn new(what: What) -> Result<Self, ApiError> {
+        let operation = Operation::new().map_err(|error| ApiError::internal(error.to_string()))?;
+        Ok(Self { operation, what })
+    }
+
     /// Hosts that will be bound if all goes well. What is wrong with the request is found by who carries it out.
     fn hosts(&self) -> Vec<Bound> {
-        let bindings = match self {
-            Self::Create(body) => serde_json::from_slice::<Create>(body.bytes()).map(|create| create.bindings),
-            Self::Patch(body) => serde_json::from_slice::<Patch>(body.bytes()).map(|patch| {
+        let bindings = match &self.what {
+            What::Create(body) => serde_json::from_slice::<Create>(body.bytes()).map(|create| create.bindings),
+            What::Patch(body) => serde_json::from_slice::<Patch>(body.bytes()).map(|patch| {
                 let Mutations { mut add, replace } = patch.bindings.unwrap_or_default();
                 add.extend(replace);
                 add
             }),
-            Self::Delete => return Vec::new(),
+            What::Delete => return Vec::new(),
         };
         let hosts = bindings.unwrap_or_default().into_iter().flat_map(|binding| binding.r#match.hosts);
         hosts.map(|host| Bound { host: host.to_ascii_lowercase(), ports: vec![80, 443] }).collect()
@@ -149,7 +162,7 @@ impl Network {
     /// Changes a vault; what it holds then, or nothing if it was deleted.
     ///
     /// # Errors
-    /// Why it is not changed; [`Unheard`] where that is not known.
+    /// Why it is not changed, or that nobody says so.
     pub(crate) async fn change_vault(
         &self,
         app: &App,
@@ -184,10 +197,11 @@ impl Network {
     ) -> Result<Option<Shown>, ControlError> {
         let control = self.control().ok_or(ControlError::Gone)?;
         let demands = Demands { scoped_match: credentials.demands.scoped_match };
-        match change {
-            Change::Create(body) => control.create_vault(id.as_str(), body, demands).await.map(Some),
-            Change::Patch(body) => control.patch_vault(id.as_str(), body, demands).await.map(Some),
-            Change::Delete => control.delete_vault(id.as_str()).await.map(|()| None),
+        let (id, operation) = (id.as_str(), change.operation);
+        match &change.what {
+            What::Create(body) => control.create_vault(id, operation, body, demands).await.map(Some),
+            What::Patch(body) => control.patch_vault(id, operation, body, demands).await.map(Some),
+            What::Delete => control.delete_vault(id, operation).await.map(|()| None),
         }
     }
 

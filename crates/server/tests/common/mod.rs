@@ -63,6 +63,11 @@ impl Server {
         Self::launch(Config::default(), runtime, dir, None, Some(egress)).await
     }
 
+    /// A server on the records and the machine of an earlier one, that asks this egress process.
+    pub async fn again_with_egress(runtime: FakeRuntime, dir: Arc<tempfile::TempDir>, egress: server::Egress) -> Self {
+        Self::launch(Config::default(), runtime, dir, None, Some(egress)).await
+    }
+
     /// A server on the records and the machine of an earlier one.
     pub async fn again(config: Config, runtime: FakeRuntime, dir: Arc<tempfile::TempDir>) -> Self {
         Self::launch(config, runtime, dir, None, None).await

@@ -14,7 +14,7 @@ use lifecycle::spec::VaultDemands;
 use protocol::error::code;
 use serde_json::json;
 
-use super::super::credentials::{Change, overwrite, told};
+use super::super::credentials::{Change, What, overwrite, told};
 use crate::accept::Peer;
 use crate::app::App;
 use crate::driver::Sandbox;
@@ -51,7 +51,7 @@ pub(super) async fn call(app: &App, sandbox: &Sandbox, rest: &str, request: Requ
     match parts.as_slice() {
         [] if method == Method::POST || method == Method::PATCH => change(app, sandbox, request).await,
         [] if method == Method::DELETE => {
-            sandbox.change_vault(Change::Delete).await?;
+            sandbox.change_vault(Change::new(What::Delete)?).await?;
             Ok(StatusCode::NO_CONTENT.into_response())
         }
         [] if reads => Ok(Json(shown(app, sandbox).await?.state).into_response()),
@@ -115,8 +115,8 @@ async fn change(app: &App, sandbox: &Sandbox, request: Request) -> Result<Respon
         let message = format!("the body did not arrive within {} s", READ_LIMIT.as_secs());
         ApiError::new(StatusCode::REQUEST_TIMEOUT, code::INVALID_REQUEST_BODY, message)
     })??;
-    let asked = if is_new { Change::Create(body) } else { Change::Patch(body) };
-    let shown = sandbox.change_vault(asked).await?;
+    let asked = if is_new { What::Create(body) } else { What::Patch(body) };
+    let shown = sandbox.change_vault(Change::new(asked)?).await?;
     let shown = shown.ok_or_else(|| ApiError::internal("a vault that was changed is not there"))?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     let mut answer = (status, Json(&shown.state)).into_response();
