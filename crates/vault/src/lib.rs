@@ -34,6 +34,7 @@ mod redact;
 mod refused;
 mod render;
 mod seal;
+mod secrets;
 mod select;
 mod substitute;
 mod vault;

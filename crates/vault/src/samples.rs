@@ -1,6 +1,9 @@
 //! Vaults and policies of tests.
 
+use std::sync::Arc;
+
 use protocol::vault as wire;
+use secrecy::SecretString;
 use serde_json::{Value, json};
 
 use crate::{Coverage, Facts, Options, Refused, Scheme, Selection, Vault};
@@ -55,4 +58,9 @@ pub(crate) fn told(selection: &Selection) -> String {
         Selection::BadPath => "bad path".to_owned(),
         Selection::One(injection) => format!("{} {}", injection.binding(), injection.path_and_query()),
     }
+}
+
+/// Placeholders and their values.
+pub(crate) fn owned(of: &[(&str, &str)]) -> Vec<(String, Arc<SecretString>)> {
+    of.iter().map(|(placeholder, value)| ((*placeholder).to_owned(), Arc::new(SecretString::from(*value)))).collect()
 }

@@ -1,10 +1,11 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::samples::owned;
 use crate::substitute::Writing;
 
 fn substitution(of: &[(&str, &str)]) -> BodySubstitution {
-    BodySubstitution::new(Replacer::new(of, Writing::Raw).expect("there is something to replace"))
+    BodySubstitution::new(Replacer::new(owned(of), Writing::Raw).expect("there is something to replace"))
 }
 
 #[test]
@@ -42,6 +43,16 @@ fn compressed_bodies_are_not_looked_into() {
     for opaque in ["gzip", "br", "identity, gzip", "x"] {
         assert!(!is_readable(Some(opaque)), "{opaque}");
     }
+}
+
+#[test]
+fn a_body_of_placeholders_does_not_fill_the_memory() {
+    let value = "v".repeat(16 * 1024);
+    let mut body = substitution(&[("P", &value)]);
+    let text = "P".repeat(16 * 1024);
+    let length: usize = (0..64).map(|_| body.push(text.clone().into()).len()).sum();
+    assert_eq!(length, 4 * 1024 * 1024);
+    assert_eq!(substitution(&[("P", &value)]).whole(text.into()).len(), 4 * 1024 * 1024);
 }
 
 proptest! {

@@ -110,6 +110,7 @@ fn readings_are_what_servers_make_of_a_path() {
         assert!(reads(raw, "/admin"), "{raw}");
     }
     assert!(readings(&Path::parse("/%25252525252e")).is_none());
+    assert!(readings(&Path::parse(&format!("/{}", "a".repeat(MAX_READ_BYTES)))).is_none());
     assert_eq!(readings(&Path::parse("/v1/a")).map(|of| of.len()), Some(1));
 }
 

@@ -1,8 +1,10 @@
 use super::*;
+use crate::samples::owned;
 
 fn replaced(of: &[(&str, &str)], writing: Writing, text: &str) -> String {
-    let replacer = Replacer::new(of, writing).expect("there is something to replace");
-    String::from_utf8(replacer.replace(text.as_bytes()).to_vec()).expect("a text")
+    let replacer = Replacer::new(owned(of), writing).expect("there is something to replace");
+    String::from_utf8(replacer.replace(text.as_bytes(), Room::OF_A_LINE).expect("it is found").to_vec())
+        .expect("a text")
 }
 
 #[test]
@@ -31,7 +33,8 @@ fn a_placeholder_is_known_as_clients_write_it() {
         assert_eq!(replaced(&of, Writing::Form, text), "v");
     }
     assert_eq!(replaced(&of, Writing::Json, "{{a/b}} {{a\\/b}}"), "v v");
-    assert_eq!(replaced(&of, Writing::Raw, "%7B%7Ba%2Fb%7D%7D"), "%7B%7Ba%2Fb%7D%7D");
+    let raw = Replacer::new(owned(&of), Writing::Raw).expect("there is something to replace");
+    assert!(raw.replace(b"%7B%7Ba%2Fb%7D%7D", Room::OF_A_LINE).is_none());
     assert_eq!(replaced(&[("a b", "v")], Writing::Form, "a+b a%20b"), "v v");
 }
 
@@ -43,6 +46,17 @@ fn a_placeholder_as_it_is_beats_another_one_written_otherwise() {
 
 #[test]
 fn where_nothing_is_replaced_nothing_is_made() {
-    assert!(Replacer::new(&[], Writing::Raw).is_none());
-    assert!(Replacer::new(&[("p", "v")], Writing::Raw).expect("one").replace_if_found(b"text").is_none());
+    assert!(Replacer::new(Vec::new(), Writing::Raw).is_none());
+    assert!(
+        Replacer::new(owned(&[("p", "v")]), Writing::Raw).expect("one").replace(b"text", Room::OF_A_LINE).is_none()
+    );
+}
+
+#[test]
+fn what_there_is_no_room_for_is_put_in_as_nothing() {
+    let value = "v".repeat(16 * 1024);
+    let replacer = Replacer::new(owned(&[("P", &value)]), Writing::Raw).expect("there is something to replace");
+    let replaced = replacer.replace("P,".repeat(1000).as_bytes(), Room::OF_A_LINE).expect("it is found");
+    assert_eq!(replaced.len(), 64 * 1024 + 1000);
+    assert!(!replaced.contains(&b'P'));
 }

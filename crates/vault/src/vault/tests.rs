@@ -147,8 +147,21 @@ fn what_a_vault_holds_is_limited() {
         |count: usize| (0..count).map(|at| bound(&format!("b{at}"), &format!("b{at}.test"))).collect::<Vec<_>>();
     try_vault(&[("token", "v")], json!(bindings(MAX_BINDINGS))).expect("just few enough");
     assert!(try_vault(&[("token", "v")], json!(bindings(MAX_BINDINGS + 1))).is_err());
+    // One value in many bindings counts once; each set of values counts.
     let value = "v".repeat(MAX_VALUE_BYTES);
-    assert!(try_vault(&[("token", &value)], json!(bindings(MAX_SECRET_BYTES / MAX_VALUE_BYTES + 1))).is_err());
+    try_vault(&[("token", &value)], json!(bindings(MAX_BINDINGS))).expect("it is the same value");
+    let with_another = |count: usize| {
+        let bindings = (0..count).map(|at| {
+            let substitution = json!({"credential": format!("c{at}"), "placeholder": "P", "in": ["body"]});
+            json!({"name": format!("b{at}"), "match": {"hosts": [format!("b{at}.test")]},
+                "auth": {"type": "bearer", "credential": "token", "substitutions": [substitution]}})
+        });
+        let names: Vec<_> = (0..count).map(|at| format!("c{at}")).collect();
+        let credentials = names.iter().map(|name| (name.as_str(), "v")).chain([("token", value.as_str())]);
+        try_vault(&credentials.collect::<Vec<_>>(), bindings.collect()).map(|_| ())
+    };
+    assert_eq!(with_another(MAX_SECRET_BYTES / MAX_VALUE_BYTES - 1), Ok(()));
+    assert!(with_another(MAX_SECRET_BYTES / MAX_VALUE_BYTES).is_err());
 }
 
 #[test]
