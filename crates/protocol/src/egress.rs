@@ -76,7 +76,8 @@ pub struct NetworkEvent {
     pub number: u64,
     /// When.
     pub at: String,
-    /// `question` (for a name; told when it has no answer), `connection` (begun or refused), `closed`, or `vault` (the
+    /// `question` (for a name; told when it has no answer), `connection` (begun or refused), `closed`, `request` (for a host
+    /// that is bound to a credential, which was put in or not), or `vault` (the
     /// credential vault was made, changed or deleted).
     pub kind: String,
     /// `allow` or `deny`; of what is closed only where it was the policy that ended it.
@@ -116,7 +117,19 @@ pub struct NetworkEvent {
     /// Bytes to the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub received_bytes: Option<u64>,
-    /// Revision of the vault from then on; 0 where there is none.
+    /// Method of a request to a bound host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// Its path as the sandbox wrote it, without a query, and only its beginning where it is long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// The binding by which a credential was put into it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding: Option<String>,
+    /// The status with which it was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// Revision of the vault: the one that a credential is of, or the one from then on; 0 where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
     /// Rules that would have let it through, where rules of the sandbox can.

@@ -197,6 +197,10 @@ impl Exchange {
         let encoding = parts.headers.get(header::CONTENT_ENCODING).and_then(|value| value.to_str().ok());
         match injection.body_form(kind, encoding) {
             Some(substitution) if !body.is_end_stream() => substituted(&mut parts.headers, body, substitution).await,
+            None if injection.substitutes_body() && !body.is_end_stream() => Err(Refused::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "the body is compressed, so that values cannot be put into it; send it without Content-Encoding",
+            )),
             _ => Ok(plain(body)),
         }
     }

@@ -152,6 +152,31 @@ fn shown(event: &Event, at: &Position) -> NetworkEvent {
                 ..ended(end, common)
             }
         }
+        What::Injected { flow, host, method, path, binding, revision, headers } => NetworkEvent {
+            kind: "request".into(),
+            action: Some("allow".into()),
+            reason: "credential".into(),
+            message: format!(
+                "binding {binding} set {}",
+                if headers.is_empty() { "values".into() } else { headers.join(", ") }
+            ),
+            connection: Some(*flow),
+            name: Some(host.clone()),
+            method: Some(method.clone()),
+            path: Some(path.clone()),
+            binding: Some(binding.clone()),
+            revision: u64::try_from(*revision).ok(),
+            ..common
+        },
+        What::Request { flow, host, method, status, reason } => NetworkEvent {
+            kind: "request".into(),
+            action: Some("deny".into()),
+            connection: Some(*flow),
+            name: Some(host.clone()),
+            method: Some(method.clone()),
+            status: Some(*status),
+            ..because(reason, common)
+        },
         What::Vault { change, revision, credentials, bindings } => {
             let (word, message) = match change {
                 VaultChange::Created => ("created", "the credential vault was made"),
@@ -198,6 +223,7 @@ fn because(reason: &Reason, event: NetworkEvent) -> NetworkEvent {
         Reason::BadHead { message } => ("bad-head", message.clone()),
         Reason::Unresolved { message } => ("unresolved", message.clone()),
         Reason::Unreachable { message } => ("unreachable", message.clone()),
+        Reason::Vault { message } => ("vault", message.clone()),
         Reason::Limit { what } => ("limit", what.clone()),
     };
     let rule = match reason {
