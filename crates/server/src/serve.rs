@@ -107,6 +107,7 @@ pub async fn serve(
         driver::spawn(&app, row, Start::Found);
     }
     app.tasks.spawn(crate::network::keep(app.clone()));
+    app.tasks.spawn(crate::network::listen(app.clone()));
     app.tasks.spawn(sweep::ends(app.clone()));
     app.tasks.spawn(sweep::rounds(app.clone()));
     app.tasks.spawn(app.ports.clone().expire());

@@ -96,6 +96,24 @@ pub(super) const KEYS: &[Key] = &[
         Some("[\"127.0.0.0/8\", \"::1\", \"169.254.169.254\", \"fd00:ec2::254\"]"),
         "those that none may reach, whatever its policy says",
     ),
+    key(
+        "egress.deny_webhook",
+        Kind::Secret,
+        None,
+        "URL that is posted every refusal; the server calls it, not a sandbox",
+    ),
+    key(
+        "egress.upstream_proxy",
+        Kind::Secret,
+        None,
+        "http://[USER:PASSWORD@]HOST[:PORT] by which the internet is reached; it resolves names then",
+    ),
+    key(
+        "egress.upstream_direct",
+        Kind::List,
+        Some("[]"),
+        "names, addresses and networks that are reached without the upstream proxy",
+    ),
     key("egress.resolvers", Kind::List, Some("[]"), "resolvers address[:port]; empty means those of the machine"),
 ];
 
@@ -125,7 +143,6 @@ pub(super) const UNSUPPORTED: &[(&str, &str)] = &[
     ("egress.mode", "names, addresses and connections are always checked together"),
     ("egress.disable_ipv6", "IPv6 is under the same policy"),
     ("egress.readiness_timeout_seconds", "a sandbox is ready when its network is"),
-    ("egress.upstream_proxy", "upstream proxies do not exist here yet"),
     ("ingress.gateway.", "the gateway does not exist here yet"),
     ("docker.", "the Docker runtime does not exist here yet"),
     ("kubernetes.", "the Kubernetes runtime does not exist here yet"),

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use egress::upstream::UpstreamProxy;
 use ingress::links::Keys;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 use toml::{Table, Value};
 
 use super::keys::{KEYS, Key, PUBLISHED_ENV, UNSUPPORTED};
@@ -173,6 +174,9 @@ impl Values {
                 always_allow: self.list("egress.always_allow"),
                 always_deny: self.list("egress.always_deny"),
                 resolvers: self.list("egress.resolvers"),
+                deny_webhook: self.text("egress.deny_webhook").map(SecretString::from),
+                upstream_proxy: self.text("egress.upstream_proxy").map(SecretString::from),
+                upstream_direct: self.list("egress.upstream_direct"),
             },
         })
     }
@@ -216,6 +220,20 @@ impl Values {
                     return wrong(key, format!("\"{target}\": {problem}"));
                 }
             }
+        }
+        if let Some(url) = &egress.upstream_proxy
+            && let Err(problem) = UpstreamProxy::parse(url.expose_secret(), &[])
+        {
+            return wrong("egress.upstream_proxy", problem);
+        }
+        if let Some(text) = egress.upstream_direct.iter().find(|text| crate::network::mistake_in(text).is_some()) {
+            let problem = crate::network::mistake_in(text).unwrap_or_default();
+            return wrong("egress.upstream_direct", format!("\"{text}\": {problem}"));
+        }
+        let is_web =
+            |url: &SecretString| ["http://", "https://"].iter().any(|scheme| url.expose_secret().starts_with(scheme));
+        if egress.deny_webhook.as_ref().is_some_and(|url| !is_web(url)) {
+            return wrong("egress.deny_webhook", "is no http:// or https:// URL".into());
         }
         match egress.resolvers.iter().find(|text| crate::network::resolver(text).is_none()) {
             Some(text) => wrong("egress.resolvers", format!("\"{text}\" is no address and no address:port")),

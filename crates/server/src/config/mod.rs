@@ -128,6 +128,12 @@ pub struct Egress {
     pub always_deny: Vec<String>,
     /// Resolvers, `address[:port]`; empty means the machine's.
     pub resolvers: Vec<String>,
+    /// Where every refusal is posted.
+    pub deny_webhook: Option<SecretString>,
+    /// The proxy by which the internet is reached, with its login.
+    pub upstream_proxy: Option<SecretString>,
+    /// Names, addresses and networks that are reached without it.
+    pub upstream_direct: Vec<String>,
 }
 
 /// What a sandbox without a policy of its own may reach.

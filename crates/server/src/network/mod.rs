@@ -7,12 +7,15 @@
 
 pub(crate) mod api;
 mod apply;
+pub(crate) mod counts;
 mod credentials;
 mod edit;
 pub(crate) mod events;
 mod keep;
+mod listen;
 mod settings;
 mod told;
+mod webhook;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -32,6 +35,7 @@ use crate::errors::ApiError;
 pub(crate) use credentials::{Change as VaultChange, Credentials, told as vault_error};
 pub(crate) use edit::Edit;
 pub(crate) use keep::keep;
+pub(crate) use listen::listen;
 pub(crate) use settings::{mistake_in, resolver};
 
 /// How long a start waits for the egress process.
@@ -52,11 +56,12 @@ pub(crate) struct Network {
     /// Where each sandbox has its file of names; in memory where nothing outlives this process.
     names: Option<PathBuf>,
     held: Mutex<HashMap<SandboxId, Arc<egress::Listeners>>>,
+    counts: counts::Counts,
 }
 
 impl Network {
     pub(crate) fn new(egress: Option<Egress>, config: Config, names: Option<PathBuf>) -> Self {
-        Self { egress, config, names, held: Mutex::default() }
+        Self { egress, config, names, held: Mutex::default(), counts: counts::Counts::default() }
     }
 
     /// Whether there is an egress process at all.

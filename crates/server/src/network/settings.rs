@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use egress::Settings;
 use egress::policy::{Policy, Source};
+use egress::upstream::UpstreamProxy;
 use protocol::egress::{NetworkPolicy, NetworkRule};
+use secrecy::ExposeSecret as _;
 
 use crate::config::{DefaultPolicy, Egress as Config};
 
@@ -38,7 +40,12 @@ impl Config {
             true => std::fs::read_to_string(RESOLV_CONF).map(|text| named(&text)).unwrap_or_default(),
             false => configured,
         };
-        Settings { resolvers, ..Settings::default() }
+        // It was checked when the configuration was read.
+        let upstream_proxy = self
+            .upstream_proxy
+            .as_ref()
+            .and_then(|url| UpstreamProxy::parse(url.expose_secret(), &self.upstream_direct).ok());
+        Settings { resolvers, upstream_proxy, ..Settings::default() }
     }
 }
 

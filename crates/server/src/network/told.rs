@@ -93,7 +93,7 @@ fn lost(count: u64) -> Option<Told> {
     (count > 0).then_some(Told::Lost(count))
 }
 
-fn shown(event: &Event, at: &Position) -> NetworkEvent {
+pub(super) fn shown(event: &Event, at: &Position) -> NetworkEvent {
     let when = i64::try_from(event.at_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     let common = NetworkEvent {
         cursor: at.to_string(),

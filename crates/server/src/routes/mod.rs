@@ -52,6 +52,7 @@ fn router(app: &Arc<App>) -> Router {
     let mut router = Router::new()
         .route("/health", get(about::health))
         .route("/version", get(about::version))
+        .route("/metrics", get(network::counts::metrics))
         .route("/v1/metrics/events", post(about::metrics_event));
     for prefix in ["", "/v1"] {
         let at = |path: &str| format!("{prefix}{path}");
