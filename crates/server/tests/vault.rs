@@ -63,9 +63,12 @@ impl Supervisor {
 fn begin(memory: &Memory) -> (OwnedFd, JoinHandle<()>) {
     let (ours, theirs) = egress::pair().expect("a pair");
     egress::boot(ours.as_fd(), &Boot::default(), Some(memory)).expect("it listens");
-    (ours, std::thread::spawn(move || {
-        egress::run(theirs);
-    }))
+    (
+        ours,
+        std::thread::spawn(move || {
+            egress::run(theirs);
+        }),
+    )
 }
 
 fn with_proxy() -> Value {

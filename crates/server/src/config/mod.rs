@@ -128,6 +128,10 @@ pub struct Egress {
     pub always_deny: Vec<String>,
     /// Resolvers, `address[:port]`; empty means the machine's.
     pub resolvers: Vec<String>,
+    /// Certificates, as PEM, by which origins may be verified beside those that the machine trusts.
+    pub upstream_ca_pem: Vec<String>,
+    /// Whether credentials may be bound to requests that are not encrypted.
+    pub vault_plain_http: bool,
 }
 
 /// What a sandbox without a policy of its own may reach.

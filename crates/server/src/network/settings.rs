@@ -38,7 +38,12 @@ impl Config {
             true => std::fs::read_to_string(RESOLV_CONF).map(|text| named(&text)).unwrap_or_default(),
             false => configured,
         };
-        Settings { resolvers, ..Settings::default() }
+        Settings {
+            resolvers,
+            upstream_ca_pem: self.upstream_ca_pem.clone(),
+            vault_plain_http: self.vault_plain_http,
+            ..Settings::default()
+        }
     }
 }
 
