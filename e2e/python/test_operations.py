@@ -193,13 +193,6 @@ def test_policy_operations(raw, raw_sandbox):
     refuse({404}, raw.get("/sandboxes/none/networkpolicy"))
 
 
-def test_the_credential_vault_answers_501_until_it_exists(raw, raw_sandbox):
-    sandbox_id, _ = raw_sandbox
-    where = raw.get(f"/sandboxes/{sandbox_id}/endpoints/18080").json()
-    answer = httpx.get(f"http://{where['endpoint']}/credential-vault", headers=where["headers"])
-    assert (answer.status_code, bool(answer.json()["code"])) == (501, True)
-
-
 def refuse(statuses, answer):
     assert answer.status_code in statuses, f"{answer.request.method} {answer.request.url}: {answer.status_code} {answer.text}"
     assert answer.json()["code"] and answer.json()["message"], answer.text

@@ -77,7 +77,7 @@ WRONG = [
     ("policy-rule", {"networkPolicy": {"egress": [{"action": "let", "target": "x.org"}]}}, "networkPolicy.egress[0].action"),
     ("policy-field", {"networkPolicy": {"ingress": []}}, "networkPolicy.ingress"),
     ("credential-proxy-alone", {"credentialProxy": {"enabled": True}}, "credentialProxy"),
-    ("credential-proxy", {"credentialProxy": {"enabled": True}, "networkPolicy": {}}, "credentialProxy"),
+    ("credential-setting", {"env": {"OPENSANDBOX_EGRESS_CREDENTIAL_VAULT_REQUIRE_TLS": "1"}}, "REQUIRE_TLS"),
     ("secure-access-text", {"secureAccess": "perhaps"}, "secureAccess"),
     ("os_011-socket", {"volumes": [{"name": "v", "mountPath": "/v", "host": {"path": "/var/run/docker.sock"}}]}, "volumes"),
     ("os_011-root", {"volumes": [{"name": "v", "mountPath": "/v", "host": {"path": "/"}}]}, "volumes"),
@@ -134,10 +134,7 @@ WRONG_IN_SDK = {
     "metadata": {"metadata": {"bad key!": "1"}},
     "entrypoint": {"entrypoint": [" "]},
     "policy": {"network_policy": NetworkPolicy(egress=[NetworkRule(action="allow", target="no name")])},
-    "credential-proxy": {
-        "credential_proxy": CredentialProxyConfig(enabled=True),
-        "network_policy": NetworkPolicy(defaultAction="deny"),
-    },
+    "credential-proxy": {"credential_proxy": CredentialProxyConfig(enabled=True)},
     "host-volume": {"volumes": volume(host=Host(path="/etc"))},
     "claim": {"volumes": volume(pvc=PVC(claimName="c"))},
     "bucket": {

@@ -14,6 +14,7 @@ use crate::commands::port_forward::PortForwardArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::sandbox::SandboxCommand;
 use crate::commands::shell::ShellArgs;
+use crate::commands::vault::VaultCommand;
 use crate::output::Format;
 use crate::server_cmd::ServerArgs;
 
@@ -105,6 +106,9 @@ pub enum Command {
     /// Show and change what a sandbox may reach, and watch what it tries
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// Give a sandbox credentials that it uses without seeing them
+    #[command(subcommand)]
+    Vault(VaultCommand),
     /// Fetch, import and remove images
     #[command(subcommand)]
     Image(ImageCommand),

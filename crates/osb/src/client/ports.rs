@@ -52,7 +52,7 @@ impl Client {
     }
 
     /// An endpoint as a URL: it is spoken to as this server is.
-    fn with_scheme(&self, endpoint: &str) -> String {
+    pub(super) fn with_scheme(&self, endpoint: &str) -> String {
         let scheme = self.base.split("://").next().unwrap_or("http");
         format!("{scheme}://{}", endpoint.trim_end_matches('/'))
     }

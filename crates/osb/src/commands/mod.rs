@@ -26,6 +26,7 @@ pub mod sandbox;
 pub mod shell;
 pub mod signals;
 pub mod transfer;
+pub mod vault;
 pub mod watch;
 
 /// What every client command is given.

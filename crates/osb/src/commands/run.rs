@@ -6,17 +6,19 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use protocol::egress::NetworkRule;
+use protocol::egress::{NetworkPolicy, NetworkRule};
 use protocol::execd::command::RunCommand;
 use protocol::execd::pty::CreateTerminal;
-use protocol::lifecycle::{CreateSandboxRequest, ImageSpec};
+use protocol::lifecycle::{CreateSandboxRequest, CredentialProxyConfig, ImageSpec};
 
 use super::exec::{self, Captured, EXIT_NOT_RUN, End};
 use super::shell::{self, Terms};
 use super::signals::Signals;
+use super::vault::VaultFile;
 use super::{Context, Outcome, Progress};
 use crate::client::Client;
 use crate::client::execd::Execd;
@@ -77,6 +79,9 @@ pub struct RunArgs {
     /// Let it reach this and nothing else, for example index.example.org:443; may be repeated
     #[arg(long, value_name = "TARGET", value_parser = super::policy::parse_target)]
     allow: Vec<NetworkRule>,
+    /// Credentials and where they are used, as JSON of the API; their hosts are allowed
+    #[arg(long, value_name = "FILE")]
+    vault: Option<PathBuf>,
     /// End the command after this time, for example 90, 10m or none
     #[arg(long, value_name = "DURATION", value_parser = units::parse_limit, default_value = "none")]
     timeout: Limit,
@@ -119,11 +124,12 @@ async fn in_sandbox(ctx: &Context, args: &RunArgs) -> Outcome {
 }
 
 async fn with_server(ctx: &Context, args: &RunArgs, client: &Client, signals: &mut Signals) -> Outcome {
+    let vault = args.vault.as_deref().map(VaultFile::read).transpose()?;
     // The answer carries the id without which nothing could be removed, so it is awaited also when a signal came.
-    let sandbox = client.create(&request(ctx, args)?).await?;
+    let sandbox = client.create(&request(ctx, args, vault.as_ref())?).await?;
     let id = sandbox.id.as_str();
     let outcome = tokio::select! {
-        outcome = command_in(ctx, args, client, id, signals) => outcome,
+        outcome = command_in(ctx, args, client, (id, vault.as_ref()), signals) => outcome,
         never = renew(client, id, lifetime(ctx, args)) => match never {},
     };
     if args.keep && outcome.is_ok() {
@@ -140,7 +146,7 @@ async fn command_in(
     ctx: &Context,
     args: &RunArgs,
     client: &Client,
-    id: &str,
+    (id, vault): (&str, Option<&VaultFile>),
     signals: &mut Signals,
 ) -> Result<(End, Captured), Failure> {
     let execd = tokio::select! {
@@ -149,6 +155,9 @@ async fn command_in(
             return Ok((End { exit: 128 + signal, signal: Some(signal), ..End::default() }, Captured::default()));
         }
     };
+    if let Some(vault) = vault {
+        client.create_vault(id, &vault.request).await?;
+    }
     if args.interactive || args.tty {
         let outcome = terminal_in(ctx, args, &execd, signals).await;
         return match outcome {
@@ -270,7 +279,7 @@ async fn renew(client: &Client, id: &str, lifetime: Option<Duration>) -> Infalli
     }
 }
 
-fn request(ctx: &Context, args: &RunArgs) -> Result<CreateSandboxRequest, Failure> {
+fn request(ctx: &Context, args: &RunArgs, vault: Option<&VaultFile>) -> Result<CreateSandboxRequest, Failure> {
     let mut limits = BTreeMap::new();
     let pids = args.pids.map(|pids| pids.to_string());
     for (name, value) in [("memory", &args.memory), ("cpu", &args.cpu), ("disk", &args.disk), ("pids", &pids)] {
@@ -281,6 +290,7 @@ fn request(ctx: &Context, args: &RunArgs) -> Result<CreateSandboxRequest, Failur
     let mut metadata: BTreeMap<String, String> = args.metadata.iter().cloned().collect();
     metadata.extend(args.name.clone().map(|name| ("name".to_owned(), name)));
     let env: BTreeMap<_, _> = args.env.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
+    let allowed = super::policy::permitting(&args.allow);
     Ok(CreateSandboxRequest {
         image: Some(ImageSpec {
             uri: args.image.clone().unwrap_or_else(|| ctx.settings.image.value.clone()),
@@ -291,7 +301,11 @@ fn request(ctx: &Context, args: &RunArgs) -> Result<CreateSandboxRequest, Failur
         env: (!env.is_empty()).then_some(env),
         metadata: (!metadata.is_empty()).then_some(metadata),
         entrypoint: Some(super::sandbox::idle_entrypoint()),
-        network_policy: (!args.allow.is_empty()).then(|| super::policy::permitting(&args.allow)),
+        network_policy: (!args.allow.is_empty() || vault.is_some()).then(|| NetworkPolicy {
+            egress: allowed.egress.into_iter().chain(vault.into_iter().flat_map(VaultFile::rules)).collect(),
+            ..allowed
+        }),
+        credential_proxy: vault.map(|_| CredentialProxyConfig { enabled: true }),
         ..CreateSandboxRequest::default()
     })
 }

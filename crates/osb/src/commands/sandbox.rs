@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use protocol::egress::NetworkRule;
-use protocol::lifecycle::{CreateSandboxRequest, ImageAuth, ImageSpec};
+use protocol::lifecycle::{CreateSandboxRequest, CredentialProxyConfig, ImageAuth, ImageSpec};
 use serde_json::{Value, json};
 
 use self::view::{detail, row, usage};
 use super::signals::Signals;
+use super::vault::VaultFile;
 use super::{Context, Outcome, Progress, Rows, to_value};
 use crate::client::sandboxes::Filter;
 use crate::failure::Failure;
@@ -179,6 +180,12 @@ pub struct CreateArgs {
     /// Network policy as JSON
     #[arg(long, value_name = "PATH")]
     network_policy_file: Option<PathBuf>,
+    /// Let it have credentials that it never sees (`osb vault`)
+    #[arg(long)]
+    credential_proxy: bool,
+    /// Credentials and where they are used, as JSON of the API; their hosts are allowed
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["no_wait", "network_policy_file"])]
+    vault: Option<PathBuf>,
     /// Volumes as JSON
     #[arg(long, value_name = "PATH")]
     volumes_file: Option<PathBuf>,
@@ -251,7 +258,8 @@ pub async fn run(ctx: &Context, command: &SandboxCommand) -> Outcome {
 }
 
 async fn create(ctx: &Context, args: &CreateArgs) -> Outcome {
-    let request = request(ctx, args)?;
+    let vault = args.vault.as_deref().map(VaultFile::read).transpose()?;
+    let request = request(ctx, args, vault.as_ref())?;
     let client = ctx.client()?;
     let mut sandbox = client.create(&request).await?;
     if !args.no_wait {
@@ -277,6 +285,13 @@ async fn create(ctx: &Context, args: &CreateArgs) -> Outcome {
                 )),
             });
         }
+        if let Some(vault) = &vault
+            && let Err(failure) = client.create_vault(&id, &vault.request).await
+        {
+            // Without them it is not what was asked for.
+            client.delete(&id, Some(Duration::ZERO)).await?;
+            return Err(failure.hint("the sandbox is removed again"));
+        }
         sandbox = client.get(&id).await?;
     }
     ctx.printer.document(&to_value(&sandbox), || {
@@ -285,7 +300,7 @@ async fn create(ctx: &Context, args: &CreateArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn request(ctx: &Context, args: &CreateArgs) -> Result<CreateSandboxRequest, Failure> {
+fn request(ctx: &Context, args: &CreateArgs, vault: Option<&VaultFile>) -> Result<CreateSandboxRequest, Failure> {
     let mut request = match &args.file {
         Some(path) => read_json(path)?,
         None => CreateSandboxRequest::default(),
@@ -328,6 +343,13 @@ fn request(ctx: &Context, args: &CreateArgs) -> Result<CreateSandboxRequest, Fai
         request.network_policy = Some(read_json(path)?);
     } else if !args.allow.is_empty() {
         request.network_policy = Some(super::policy::permitting(&args.allow));
+    }
+    if let Some(vault) = vault {
+        let policy = request.network_policy.get_or_insert_with(|| super::policy::permitting(&[]));
+        policy.egress.extend(vault.rules());
+    }
+    if args.credential_proxy || vault.is_some() {
+        request.credential_proxy = Some(CredentialProxyConfig { enabled: true });
     }
     if let Some(path) = &args.volumes_file {
         request.volumes = Some(read_json(path)?);

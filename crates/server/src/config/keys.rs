@@ -115,6 +115,18 @@ pub(super) const KEYS: &[Key] = &[
         "names, addresses and networks that are reached without the upstream proxy",
     ),
     key("egress.resolvers", Kind::List, Some("[]"), "resolvers address[:port]; empty means those of the machine"),
+    key(
+        "egress.upstream_ca",
+        Kind::List,
+        Some("[]"),
+        "PEM files of authorities by which origins of bound hosts may be verified, beside those of the machine",
+    ),
+    key(
+        "egress.vault_plain_http",
+        Kind::Switch,
+        Some("false"),
+        "whether credentials may be bound to http, where everybody on the way reads them",
+    ),
 ];
 
 /// A hundred years: anything above is a mistake.

@@ -20,6 +20,8 @@ use super::{
 const FILE_ENV: &str = "SANDBOX_CONFIG_PATH";
 /// The configuration file in the home directory (published).
 const HOME_FILE: &str = ".sandbox.toml";
+/// Most bytes of authorities: they travel to the egress process in one packet.
+const MAX_CA_BYTES: usize = 128 * 1024;
 /// Prefix of the variables that set any key: `OSB_SERVER_PORT` is `server.port`.
 const ENV_PREFIX: &str = "OSB_";
 /// Farthest edit distance at which a known key is offered for an unknown one.
@@ -177,6 +179,8 @@ impl Values {
                 deny_webhook: self.text("egress.deny_webhook").map(SecretString::from),
                 upstream_proxy: self.text("egress.upstream_proxy").map(SecretString::from),
                 upstream_direct: self.list("egress.upstream_direct"),
+                upstream_ca_pem: self.upstream_ca()?,
+                vault_plain_http: self.get("egress.vault_plain_http").and_then(|v| v.as_bool()).expect("has a default"),
             },
         })
     }
@@ -199,6 +203,29 @@ impl Values {
             keys.as_array().into_iter().flatten().map(|item| (text(item, "key_id"), text(item, "key"))).collect();
         let keys = Keys::new(&active, pairs.iter().map(|(id, key)| (id.as_str(), key.as_str())));
         keys.map(Some).map_err(|error| wrong(listed, error.to_string()))
+    }
+
+    /// What the files of `egress.upstream_ca` hold. Read here, while they can be read: the server has no rights later.
+    fn upstream_ca(&self) -> Result<Vec<String>, ConfigError> {
+        let key = "egress.upstream_ca";
+        let wrong = |problem: String| {
+            let origin = self.0.get(key).map_or(Source::Default, |(_, source)| source.clone());
+            ConfigError::Value { key, origin, problem }
+        };
+        let read = |path: String| {
+            let text = std::fs::read_to_string(&path).map_err(|error| wrong(format!("read \"{path}\": {error}")))?;
+            match text.contains("-----BEGIN CERTIFICATE-----") {
+                true => Ok(text),
+                false => Err(wrong(format!("\"{path}\" holds no certificate as PEM"))),
+            }
+        };
+        let texts: Vec<String> = self.list(key).into_iter().map(read).collect::<Result<_, _>>()?;
+        if texts.iter().map(String::len).sum::<usize>() > MAX_CA_BYTES {
+            return Err(wrong(format!(
+                "the files are longer than {MAX_CA_BYTES} bytes in all; name your own authorities only"
+            )));
+        }
+        Ok(texts)
     }
 
     fn list(&self, name: &str) -> Vec<String> {

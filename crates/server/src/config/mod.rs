@@ -134,6 +134,10 @@ pub struct Egress {
     pub upstream_proxy: Option<SecretString>,
     /// Names, addresses and networks that are reached without it.
     pub upstream_direct: Vec<String>,
+    /// Certificates, as PEM, by which origins may be verified beside those that the machine trusts.
+    pub upstream_ca_pem: Vec<String>,
+    /// Whether credentials may be bound to requests that are not encrypted.
+    pub vault_plain_http: bool,
 }
 
 /// What a sandbox without a policy of its own may reach.

@@ -45,7 +45,13 @@ impl Config {
             .upstream_proxy
             .as_ref()
             .and_then(|url| UpstreamProxy::parse(url.expose_secret(), &self.upstream_direct).ok());
-        Settings { resolvers, upstream_proxy, ..Settings::default() }
+        Settings {
+            resolvers,
+            upstream_proxy,
+            upstream_ca_pem: self.upstream_ca_pem.clone(),
+            vault_plain_http: self.vault_plain_http,
+            ..Settings::default()
+        }
     }
 }
 
