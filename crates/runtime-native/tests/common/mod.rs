@@ -361,6 +361,7 @@ pub fn plan() -> Plan {
         working_dir: None,
         limits: PlanLimits { memory_bytes: Some(256 << 20), pids: Some(256), ..PlanLimits::default() },
         network: lifecycle::spec::Network::None,
+        authority: None,
         leased: false,
         start_deadline_ms: 20_000,
         grace_ms: 1000,
