@@ -259,13 +259,7 @@ fn image(jailer: &Jailer, uid: Option<u32>, authority: Option<Authority>, fill: 
         }
         fill(root);
     });
-    Plan {
-        layers: vec![IMAGE.to_owned()],
-        host_programs: false,
-        limits: PlanLimits::default(),
-        authority,
-        ..plan()
-    }
+    Plan { layers: vec![IMAGE.to_owned()], host_programs: false, limits: PlanLimits::default(), authority, ..plan() }
 }
 
 /// What a shell says in that image.
@@ -313,7 +307,11 @@ fn empty(_: &Path) {}
 
 fn images_of(uid: Option<u32>) {
     let images: [(&str, fn(&Path), &str); 5] = [
-        ("alpine", alpine, "/etc/ssl/certs/ca-certificates.crt /etc/ssl/cert.pem /usr/local/share/ca-certificates/opensandbox.crt"),
+        (
+            "alpine",
+            alpine,
+            "/etc/ssl/certs/ca-certificates.crt /etc/ssl/cert.pem /usr/local/share/ca-certificates/opensandbox.crt",
+        ),
         (
             "red hat",
             red_hat,
@@ -365,7 +363,9 @@ fn hostile_images_are_neither_followed_nor_waited_for() {
         put_link(root, "opt/java", "/proc/self/root");
         put_link(root, "usr/java", "/opt/opensandbox");
         fs::create_dir_all(root.join("etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem")).expect("a directory");
-        for fifo in ["etc/ssl/cert.pem", "usr/lib/jvm/a/lib/security/cacerts", "opt/opensandbox/merged-ca-certificates.pem"] {
+        for fifo in
+            ["etc/ssl/cert.pem", "usr/lib/jvm/a/lib/security/cacerts", "opt/opensandbox/merged-ca-certificates.pem"]
+        {
             fs::create_dir_all(root.join(fifo).parent().expect("a parent")).expect("a directory");
             let made = Command::new("mkfifo").arg(root.join(fifo)).status().expect("mkfifo");
             assert!(made.success());
@@ -379,7 +379,8 @@ fn hostile_images_are_neither_followed_nor_waited_for() {
         }
     });
     let started = Instant::now();
-    let console = busybox(&jailer, &plan, "b ls /opt/opensandbox; b grep -c BEGIN /opt/opensandbox/mitmproxy-ca-cert.pem");
+    let console =
+        busybox(&jailer, &plan, "b ls /opt/opensandbox; b grep -c BEGIN /opt/opensandbox/mitmproxy-ca-cert.pem");
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     assert_eq!(console, "merged-ca-certificates.pem\nmitmproxy-ca-cert.pem\n1\n");
     assert_eq!(fs::read_to_string(&victim).expect("the victim"), roots());

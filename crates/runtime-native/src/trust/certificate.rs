@@ -167,7 +167,9 @@ fn canonical_text(tag: u8, content: &[u8]) -> Option<String> {
     let text: String = match tag {
         UTF8_STRING => std::str::from_utf8(content).ok()?.to_owned(),
         // Read as Latin-1, which is what they hold where they are not ASCII.
-        PRINTABLE_STRING | T61_STRING | IA5_STRING | VISIBLE_STRING => content.iter().copied().map(char::from).collect(),
+        PRINTABLE_STRING | T61_STRING | IA5_STRING | VISIBLE_STRING => {
+            content.iter().copied().map(char::from).collect()
+        }
         BMP_STRING => wide::<2>(content)?,
         UNIVERSAL_STRING => wide::<4>(content)?,
         _ => return None,

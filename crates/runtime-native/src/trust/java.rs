@@ -62,7 +62,8 @@ fn stores(root: Root<'_>, home: Option<&str>) -> Vec<String> {
     let mut homes: Vec<String> = home.map(|home| home.trim_end_matches('/').to_owned()).into_iter().collect();
     for directory in HOMES {
         let Some(entries) = root.directory(directory).ok().and_then(|fd| Dir::read_from(fd).ok()) else { continue };
-        let names = entries.take(MAX_HOMES).filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned));
+        let names =
+            entries.take(MAX_HOMES).filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned));
         homes.extend(names.filter(|name| !name.starts_with('.')).map(|name| format!("{directory}/{name}")));
     }
     let below = homes.iter().flat_map(|home| IN_HOME.map(|store| format!("{home}/{store}")));

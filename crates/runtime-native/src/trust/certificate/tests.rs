@@ -11,7 +11,8 @@ fn openssl(directory: &Path, arguments: &[&str]) -> String {
 
 /// A certificate with this subject, its texts of the kinds that `mask` allows.
 fn make(directory: &Path, subject: &str, mask: &str) -> String {
-    let config = format!("[req]\nstring_mask = {mask}\nutf8 = yes\ndistinguished_name = name\nprompt = no\n[name]\nCN = x\n");
+    let config =
+        format!("[req]\nstring_mask = {mask}\nutf8 = yes\ndistinguished_name = name\nprompt = no\n[name]\nCN = x\n");
     std::fs::write(directory.join("config"), config).expect("config");
     let arguments = ["req", "-x509", "-config", "config", "-utf8", "-multivalue-rdn", "-newkey", "ec", "-pkeyopt"];
     let rest = ["ec_paramgen_curve:P-256", "-nodes", "-keyout", "key", "-subj", subject, "-out", "made.pem"];
