@@ -52,7 +52,8 @@ sys.stdin.read()
 class Internet:
     """Addresses by attribute; `zone` is what the resolver answers, and may be changed."""
 
-    def __init__(self):
+    def __init__(self, ports=PORTS):
+        self.ports = ports
         part = 1 + os.getpid() % 250
         self.name = f"osb{os.getpid()}"
         self.machine = f"10.213.{part}.1"
@@ -85,7 +86,7 @@ class Internet:
             for address in (self.public6, self.other6):
                 self.ip(f"-6 route add {address}/128 via {self.private6}")
             self.origins = subprocess.Popen(
-                ["ip", "netns", "exec", self.name, sys.executable, "-c", ORIGIN, *map(str, PORTS)],
+                ["ip", "netns", "exec", self.name, sys.executable, "-c", ORIGIN, *map(str, ports)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -116,7 +117,7 @@ class Internet:
         deadline = time.monotonic() + READY_SECONDS
         while True:
             try:
-                return socket.create_connection((address, PORTS[0]), timeout=1).close()
+                return socket.create_connection((address, self.ports[0]), timeout=1).close()
             except OSError:
                 assert time.monotonic() < deadline, f"{address} is not reached from this machine"
                 time.sleep(0.05)

@@ -134,6 +134,20 @@ class Server:
     def log(self):
         return self.log_path.read_text(errors="replace")[-6000:]
 
+    def child(self, word):
+        """The server's present child with this word on its command line; none while there is none."""
+        for entry in pathlib.Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if parent == self.process.pid and word.encode() in words:
+                return int(entry.name)
+        return None
+
     def stop(self):
         if self.recorder:
             self.recorder.stdin.close()

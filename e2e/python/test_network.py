@@ -520,26 +520,11 @@ def test_the_stream_of_events_goes_on_with_a_new_egress_process(world, net, one_
     assert not watching.thread.is_alive()
 
 
-def egress_process(net):
-    """The server's present egress process."""
-    for entry in pathlib.Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if parent == net.process.pid and b"egress-proxy" in words:
-            return int(entry.name)
-    return None
-
-
 def kill_egress(net):
-    until(lambda: egress_process(net), lambda: net.log())
-    pid = egress_process(net)
+    until(lambda: net.child("egress-proxy"), lambda: net.log())
+    pid = net.child("egress-proxy")
     os.kill(pid, signal.SIGKILL)
-    until(lambda: egress_process(net) not in (None, pid), lambda: net.log())
+    until(lambda: net.child("egress-proxy") not in (None, pid), lambda: net.log())
 
 
 def test_os_076_attack_31_the_egress_process_is_killed_twenty_times_and_nothing_denied_passes(world, net, one_client):
