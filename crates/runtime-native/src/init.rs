@@ -179,6 +179,7 @@ fn become_execd(birth: Birth<'_>, errors: &OwnedFd) -> Result<std::convert::Infa
             Network::None => None,
             Network::Steered { .. } => Some(network::RESOLVER),
         },
+        authority: birth.plan.authority.as_ref(),
     };
     rootfs::enter(sources, &shape)?;
     for limit in namespace_limits {

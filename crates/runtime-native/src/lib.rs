@@ -22,6 +22,7 @@ mod session_init;
 mod session_root;
 pub mod state;
 pub mod sys;
+pub mod trust;
 mod unpacker;
 pub mod user;
 pub mod wire;

@@ -6,6 +6,7 @@ use protocol::network::Cidr;
 use crate::disk;
 use crate::error::{Failure, Kind, Result};
 use crate::paths::Paths;
+use crate::trust;
 use crate::wire::{Plan, PlanLimits};
 
 #[cfg(test)]
@@ -53,6 +54,9 @@ pub fn check(plan: &Plan, paths: &Paths) -> Result<()> {
     }
     if let Network::Steered { reachable } = &plan.network {
         check_reachable(reachable)?;
+    }
+    if let Some(authority) = &plan.authority {
+        trust::check(authority)?;
     }
     check_limits(&plan.limits)
 }

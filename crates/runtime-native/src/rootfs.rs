@@ -1,7 +1,8 @@
 //! Builds the sandbox's root file system, inside its namespaces, as its root.
 //!
 //! Everything is mounted from descriptors onto descriptors that were opened beneath the new root without following
-//! links, so an image cannot steer a mount elsewhere. Nothing here reads a path of the host except `/dev/*` nodes.
+//! links, so an image cannot steer a mount elsewhere. Nothing here reads a path of the host except `/dev/*` nodes, and
+//! [`trust`] the machine's roots for an image that has none.
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,6 +20,7 @@ use crate::cgroup::Hierarchies;
 use crate::disk;
 use crate::error::{Context, Failure, Kind, Result};
 use crate::sys::{self, MountChange};
+use crate::trust::{self, Authority};
 
 /// Directories of any machine, the first of which becomes the place to build in; hidden only in our own namespace.
 const BUILD_PLACES: &[&str] = &["/tmp", "/mnt", "/run", "/usr"];
@@ -94,6 +96,8 @@ pub struct Shape<'a> {
     pub cgroups: Option<&'a Hierarchies>,
     /// Whom to ask for names, if anybody answers.
     pub resolver: Option<Ipv4Addr>,
+    /// Whom its programs are to trust beside the image's roots.
+    pub authority: Option<&'a Authority>,
 }
 
 /// Builds the root and makes it the root of this process; the host's tree is gone afterwards.
@@ -112,6 +116,10 @@ pub fn enter(sources: Sources, shape: &Shape<'_>) -> Result<()> {
     }
     if overlaid_programs {
         attach(&areas.local, &root, Path::new("usr/local"))?;
+    }
+    if let Some(authority) = shape.authority {
+        // While no /proc is there, by whose links a path could leave the root.
+        trust::install(&root, &place, authority)?;
     }
     proc_and_sys(&root, shape)?;
     dev(&root, shape.shm_bytes, Some(&areas.sessions))?;

@@ -20,6 +20,7 @@ use crate::client::Client;
 use crate::error::{Failure, Kind, Result};
 use crate::exits;
 use crate::paths::Paths;
+use crate::trust::{self, Authority};
 use crate::unpacker::JailerUnpack;
 use crate::user::memory_file;
 use crate::wire::{Plan, PlanLimits, Reply, Request};
@@ -136,6 +137,12 @@ impl NativeRuntime {
         let mut env: BTreeMap<String, String> = BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned())]);
         env.extend(stand.env);
         env.extend(spec.env.clone());
+        let authority = request.authority.map(|pem| {
+            let java_home = env.get("JAVA_HOME").filter(|path| path.len() <= trust::MAX_JAVA_HOME_BYTES).cloned();
+            // Also over what the caller asked for: these files hold the image's roots as well.
+            env.extend(trust::ENVIRONMENT.map(|(name, path)| (name.to_owned(), path.to_owned())));
+            Authority { pem: pem.to_owned(), java_home }
+        });
         let grace_ms = self.settings.grace.as_millis() as u64;
         let boot = BootConfig {
             sandbox_id: request.id.to_string(),
@@ -159,6 +166,7 @@ impl NativeRuntime {
             working_dir: stand.working_dir,
             limits,
             network: spec.network.clone(),
+            authority,
             leased: spec.leased,
             start_deadline_ms: start_deadline.as_millis() as u64,
             grace_ms,

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Failure;
 use crate::probe::Probe;
+use crate::trust::Authority;
 
 /// Something the jailer can do. Descriptors travel beside it in the order named at each variant, after the reply
 /// socket.
@@ -212,6 +213,9 @@ pub struct Plan {
     /// Which way out it has.
     #[serde(default)]
     pub network: Network,
+    /// Whom its programs are to trust beside the image's roots.
+    #[serde(default)]
+    pub authority: Option<Authority>,
     /// Whether a lease comes with the request: the sandbox ends when the other end of that pipe is closed.
     pub leased: bool,
     /// Milliseconds until execd must have answered.

@@ -11,6 +11,7 @@ fn plan(layer: &str) -> Plan {
         working_dir: None,
         limits: PlanLimits::default(),
         network: Network::None,
+        authority: None,
         leased: false,
         start_deadline_ms: 1000,
         grace_ms: 0,

@@ -361,6 +361,7 @@ pub fn plan() -> Plan {
         working_dir: None,
         limits: PlanLimits { memory_bytes: Some(256 << 20), pids: Some(256), ..PlanLimits::default() },
         network: lifecycle::spec::Network::None,
+        authority: None,
         leased: false,
         start_deadline_ms: 20_000,
         grace_ms: 1000,
@@ -368,11 +369,16 @@ pub fn plan() -> Plan {
 }
 
 pub fn boot(plan: &Plan, script: &str) -> OwnedFd {
+    let env = BTreeMap::from([("PATH".to_owned(), "/usr/sbin:/usr/bin:/sbin:/bin".to_owned())]);
+    boot_with(plan, &["/bin/sh", "-c", script], env)
+}
+
+pub fn boot_with(plan: &Plan, entrypoint: &[&str], env: BTreeMap<String, String>) -> OwnedFd {
     let config = BootConfig {
         sandbox_id: plan.id.to_string(),
         token: None,
-        env: BTreeMap::from([("PATH".to_owned(), "/usr/sbin:/usr/bin:/sbin:/bin".to_owned())]),
-        entrypoint: vec!["/bin/sh".to_owned(), "-c".to_owned(), script.to_owned()],
+        env,
+        entrypoint: entrypoint.iter().map(|word| (*word).to_owned()).collect(),
         cwd: None,
         user: None,
         grace_ms: 1000,
