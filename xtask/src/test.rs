@@ -15,14 +15,18 @@ use crate::system::{self, TEST_USER, root, run as run_command, step, work};
 use crate::{cargo, cases, contract, libtest};
 
 /// What the tests need of the system.
-const PACKAGES: [&str; 24] = [
-    "busybox-static",  // an image of one program
-    "apache2-utils",   // htpasswd for the registry that asks for a login
-    "ca-certificates", // pip and cargo
-    "docker-registry", // image pulls are tested against a real registry
-    "e2fsprogs",       // disk limits
-    "gcc",             // C parts of dependencies
-    "iproute2",        // networks of a test's own
+const PACKAGES: [&str; 29] = [
+    "busybox-static",       // an image of one program
+    "apache2-utils",        // htpasswd for the registry that asks for a login
+    "ca-certificates",      // pip and cargo
+    "curl",                 // this and others: clients that must trust a sandbox's authority
+    "default-jdk-headless", // another of those, and `keytool`
+    "docker-registry",      // image pulls are tested against a real registry
+    "e2fsprogs",            // disk limits
+    "gcc",                  // C parts of dependencies
+    "git",
+    "golang-go", // another client, static and so for any image
+    "iproute2",  // networks of a test's own
     "libc6-dev",
     "mariadb-server", // `sql` contexts of execd speak to one
     "mmdebstrap",     // the root of an emulated guest
@@ -39,6 +43,7 @@ const PACKAGES: [&str; 24] = [
     "skopeo",          // image archives of another program are imported
     "uidmap",          // sandboxes of an ordinary user
     "util-linux",
+    "wget",
     "zstd", // layers compressed by another program
 ];
 

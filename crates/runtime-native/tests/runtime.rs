@@ -106,6 +106,31 @@ async fn the_host_image_runs_and_its_end_is_announced() {
 }
 
 #[tokio::test]
+async fn an_authority_is_named_to_every_process_whatever_the_caller_says() {
+    let jailer = Jailer::start();
+    let runtime = connect(&jailer).await;
+    let roots = std::fs::read_to_string("/etc/ssl/certs/ca-certificates.crt").expect("roots");
+    let end = "-----END CERTIFICATE-----";
+    let pem = format!("{}{end}\n", roots.split_once(end).expect("a root").0);
+    let mut spec = spec("host", &["sh", "-c", "echo $SSL_CERT_FILE $NODE_EXTRA_CA_CERTS $GREETING"]);
+    spec.env.insert("SSL_CERT_FILE".to_owned(), "/mine".to_owned());
+    for (authority, said) in [
+        (
+            Some(pem.as_str()),
+            "/opt/opensandbox/merged-ca-certificates.pem /opt/opensandbox/mitmproxy-ca-cert.pem hello\n",
+        ),
+        (None, "/mine hello\n"),
+    ] {
+        let id = id("authority");
+        let request = Create { id: &id, spec: &spec, token: "token", authority, pull_auth: None, progress: &|_| {} };
+        runtime.create(request).await.expect("create");
+        assert_eq!(runtime.next_end().await, id);
+        assert_eq!(String::from_utf8_lossy(&runtime.console(&id, 1000).await.expect("console")), said);
+        runtime.destroy(&id, Duration::ZERO).await.expect("destroy");
+    }
+}
+
+#[tokio::test]
 async fn requests_survive_the_jailer() {
     let mut jailer = Jailer::start();
     let client = client(&jailer);

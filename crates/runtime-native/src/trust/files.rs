@@ -26,12 +26,30 @@ const COVERS: &str = "covers";
 #[derive(Clone, Copy)]
 pub(super) struct Root<'a>(&'a OwnedFd);
 
-/// A file of the image.
+/// A regular file of the image, of a length within a bound. Nobody writes it meanwhile.
 pub(super) struct Found {
-    /// The file.
-    pub file: OwnedFd,
-    /// All of it.
-    pub content: Vec<u8>,
+    file: OwnedFd,
+    length: usize,
+}
+
+impl Found {
+    /// Whether it ends with these bytes and so many others.
+    pub fn ends_with(&self, bytes: &[u8], others: usize) -> bool {
+        let Some(at) = self.length.checked_sub(bytes.len() + others) else { return false };
+        let mut end = vec![0; bytes.len()];
+        rustix::io::pread(&self.file, &mut end, at as u64).is_ok_and(|count| count == end.len() && end == bytes)
+    }
+
+    /// All of it, with room for so many bytes more: most of the time goes into memory that is touched first.
+    pub fn read(&self, room: usize) -> Option<Vec<u8>> {
+        let mut content = Vec::with_capacity(self.length + room);
+        while content.len() < self.length {
+            if rustix::io::read(&self.file, rustix::buffer::spare_capacity(&mut content)).ok()? == 0 {
+                break;
+            }
+        }
+        Some(content)
+    }
 }
 
 impl<'a> Root<'a> {
@@ -52,23 +70,13 @@ impl<'a> Root<'a> {
         rustix::fs::openat2(self.0, path, flags, Mode::empty(), within)
     }
 
-    /// Reads a regular file of at most so many bytes.
-    pub fn read(self, path: &str, most: usize) -> Option<Found> {
+    /// Finds a regular file of at most so many bytes.
+    pub fn find(self, path: &str, most: usize) -> Option<Found> {
         let file = self.open(path, OFlags::RDONLY).ok()?;
         let stat = rustix::fs::fstat(&file).ok()?;
         let length = usize::try_from(stat.st_size).ok()?;
-        if stat.st_mode & libc::S_IFMT != libc::S_IFREG || length > most {
-            return None;
-        }
-        let mut content = Vec::with_capacity(length);
-        while content.len() < length {
-            // Nobody writes it, so it is as long as it said.
-            match rustix::io::read(&file, rustix::buffer::spare_capacity(&mut content)).ok()? {
-                0 => break,
-                _ => continue,
-            }
-        }
-        Some(Found { file, content })
+        let is_fit = stat.st_mode & libc::S_IFMT == libc::S_IFREG && length <= most;
+        is_fit.then_some(Found { file, length })
     }
 
     /// Opens a directory.
@@ -97,14 +105,14 @@ impl<'a> Root<'a> {
     pub fn rewrite(
         self,
         path: &str,
-        found: &OwnedFd,
+        found: &Found,
         content: &[u8],
         covers: &mut Covers,
     ) -> std::result::Result<(), Errno> {
         match self.open(path, OFlags::WRONLY | OFlags::TRUNC) {
             Ok(file) => write(&file, content),
             // On the machine's own read-only part, or owned by somebody who has no number here.
-            Err(Errno::ROFS | Errno::ACCESS | Errno::PERM | Errno::OVERFLOW) => covers.cover(found, content),
+            Err(Errno::ROFS | Errno::ACCESS | Errno::PERM | Errno::OVERFLOW) => covers.cover(&found.file, content),
             Err(errno) => Err(errno),
         }
     }

@@ -22,8 +22,10 @@ const HOMES: [&str; 3] = ["usr/lib/jvm", "usr/java", "opt/java"];
 const IN_HOME: [&str; 2] = ["lib/security/cacerts", "jre/lib/security/cacerts"];
 /// Entries of such a directory that are looked at.
 const MAX_HOMES: usize = 64;
-/// Largest store that is looked at: fifty times the public roots.
-const MAX_STORE_BYTES: usize = 8 << 20;
+/// Largest store that is looked at: ten times the public roots.
+const MAX_STORE_BYTES: usize = 2 << 20;
+/// Stores of one image that are extended; real ones have one or two.
+const MAX_STORES: usize = 16;
 
 // The format, as src/java.base/share/classes/sun/security/provider/JavaKeyStore.java of the JDK writes it.
 const MAGIC: [u8; 4] = 0xfeed_feed_u32.to_be_bytes();
@@ -32,6 +34,8 @@ const HEADER_BYTES: usize = 12;
 const TRUSTED_CERTIFICATE: [u8; 4] = 2u32.to_be_bytes();
 const KIND: &str = "X.509";
 const DIGEST_BYTES: usize = 20;
+/// Bytes of an entry beside its certificate, and the digest; a little more than that.
+const ENTRY_BYTES: usize = 128;
 /// What the digest begins with, between the password and the content.
 const WHITENER: &[u8] = b"Mighty Aphrodite";
 /// Every `cacerts` has it.
@@ -47,13 +51,20 @@ pub(super) fn extend(
     merged: &[u8],
     home: Option<&str>,
 ) -> Result<()> {
+    let mut count = 0;
     for path in stores(root, home) {
-        let Some(found) = root.read(&path, MAX_STORE_BYTES) else { continue };
-        if is_extended(&found.content, certificate) {
+        if count == MAX_STORES {
+            break;
+        }
+        let Some(found) = root.find(&path, MAX_STORE_BYTES) else { continue };
+        // Several names may be one store.
+        if found.ends_with(certificate.der(), DIGEST_BYTES) {
             continue;
         }
-        let content = extended(&found.content, certificate, merged);
-        unless_exhausted("extend a store of Java's", root.rewrite(&path, &found.file, &content, covers))?;
+        let Some(store) = found.read(ENTRY_BYTES + certificate.der().len()) else { continue };
+        count += 1;
+        let store = extended(store, certificate, merged);
+        unless_exhausted("extend a store of Java's", root.rewrite(&path, &found, &store, covers))?;
     }
     Ok(())
 }
@@ -70,36 +81,42 @@ fn stores(root: Root<'_>, home: Option<&str>) -> Vec<String> {
     STORES.map(str::to_owned).into_iter().chain(below).collect()
 }
 
-/// Whether the certificate is the last entry: several names may be one store.
-fn is_extended(store: &[u8], certificate: &Certificate) -> bool {
-    store.len().checked_sub(DIGEST_BYTES).is_some_and(|end| store[..end].ends_with(certificate.der()))
-}
-
 /// The store with one more certificate.
-fn extended(store: &[u8], certificate: &Certificate, merged: &[u8]) -> Vec<u8> {
+fn extended(mut store: Vec<u8>, certificate: &Certificate, merged: &[u8]) -> Vec<u8> {
     let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64);
-    let (mut count, mut entries) = match (old_entries(store), plain_certificates(store)) {
-        // Taken as they are: this is their owner's, who reads it with his own bounds.
-        (Some((count, entries)), _) => (count, entries.to_vec()),
-        (None, Some(certificates)) => numbered(certificates.into_iter(), now),
-        (None, None) => numbered(certificate::all_of(merged).iter().map(Vec::as_slice), now),
+    let count = match (old_count(&store), plain_certificates(&store)) {
+        (Some(count), _) => {
+            // The entries stay as they are: who reads them is their owner, with his own bounds.
+            store.truncate(store.len() - DIGEST_BYTES);
+            count
+        }
+        (None, Some(certificates)) => {
+            let made = numbered(certificates.into_iter(), now);
+            store = made.1;
+            made.0
+        }
+        (None, None) => {
+            let made = numbered(certificate::all_of(merged).iter().map(Vec::as_slice), now);
+            store = made.1;
+            made.0
+        }
     };
-    entries.extend(entry(ALIAS, now, certificate.der()));
-    count += 1;
-    let mut content = [&MAGIC[..], &VERSION, &count.to_be_bytes()].concat();
-    content.append(&mut entries);
-    let digest = digest(&content);
-    content.extend(digest);
-    content
+    store[MAGIC.len() + VERSION.len()..HEADER_BYTES].copy_from_slice(&(count + 1).to_be_bytes());
+    store.extend(entry(ALIAS, now, certificate.der()));
+    let digest = digest(&store);
+    store.extend(digest);
+    store
 }
 
+/// A store of these certificates without its end, and their number.
 fn numbered<'a>(certificates: impl Iterator<Item = &'a [u8]>, now: u64) -> (u32, Vec<u8>) {
-    let (mut count, mut entries) = (0, Vec::new());
+    let mut store = [MAGIC, VERSION, [0; 4]].concat();
+    let mut count = 0;
     for der in certificates {
         count += 1;
-        entries.extend(entry(&format!("root-{count}"), now, der));
+        store.extend(entry(&format!("root-{count}"), now, der));
     }
-    (count, entries)
+    (count, store)
 }
 
 fn entry(alias: &str, millis: u64, der: &[u8]) -> Vec<u8> {
@@ -116,12 +133,11 @@ fn digest(content: &[u8]) -> [u8; DIGEST_BYTES] {
     hash.finalize().into()
 }
 
-/// Number and bytes of the entries of a store in the old format.
-fn old_entries(store: &[u8]) -> Option<(u32, &[u8])> {
-    let end = store.len().checked_sub(DIGEST_BYTES)?;
-    let (header, entries) = store[..end].split_at_checked(HEADER_BYTES)?;
+/// Number of the entries of a store in the old format.
+fn old_count(store: &[u8]) -> Option<u32> {
+    let header = store.get(..HEADER_BYTES).filter(|_| store.len() >= HEADER_BYTES + DIGEST_BYTES)?;
     let count = u32::from_be_bytes(header.strip_prefix(&MAGIC)?.strip_prefix(&VERSION)?.try_into().ok()?);
-    (count < u32::MAX).then_some((count, entries))
+    (count < u32::MAX).then_some(count)
 }
 
 /// The certificates of a store in the new format, if it is not encrypted: as Java is delivered since version 18 (RFC 7292,

@@ -44,15 +44,16 @@ pub(super) fn extend(root: Root<'_>, covers: &mut Covers, certificate: &Certific
     let pem = certificate.pem().as_bytes();
     let mut merged = None;
     for path in BUNDLES {
-        let Some(found) = root.read(path, MAX_BUNDLE_BYTES) else { continue };
-        let mut content = found.content;
-        // Else it was reached by another name.
-        if !content.ends_with(pem) {
-            if !is_bundle(&content) {
-                continue;
-            }
+        let Some(found) = root.find(path, MAX_BUNDLE_BYTES) else { continue };
+        // Several names may be one file.
+        let is_extended = found.ends_with(pem, 0);
+        if is_extended && merged.is_some() {
+            continue;
+        }
+        let Some(mut content) = found.read(pem.len() + 1).filter(|content| is_bundle(content)) else { continue };
+        if !is_extended {
             append(&mut content, pem);
-            unless_exhausted("extend a bundle of roots", root.rewrite(path, &found.file, &content, covers))?;
+            unless_exhausted("extend a bundle of roots", root.rewrite(path, &found, &content, covers))?;
         }
         merged.get_or_insert(content);
     }

@@ -75,3 +75,42 @@ fn an_upgrade_is_one_that_the_connection_lists() {
     assert!(!asked("keep-alive", "websocket"));
     assert!(!asked("Upgrade", "h2c"));
 }
+
+#[test]
+fn fuzz_heads_of_requests() {
+    let examples: [&[u8]; 4] = [
+        b"GET\n/v1/x?y\nhost: api.example.com\nconnection: close, x-own\nx-own: 1\nte: trailers\n",
+        b"POST\nhttps://api.example.com:443/\nhost: api.example.com\nupgrade: websocket\nconnection: Upgrade\n",
+        b"CONNECT\napi.example.com:443\nhost: user@api.example.com\n",
+        b"OPTIONS\n*\nhost: [::1]:80\nhost: api.example.com.\n",
+    ];
+    let name = Name::parse("api.example.com").expect("a name");
+    fuzz::run("heads of requests", &examples, |input| {
+        let mut lines = input.split(|byte| *byte == b'\n');
+        let (method, uri) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+        let mut request = Request::builder().method(method).uri(uri);
+        for line in lines {
+            let mut halves = line.splitn(2, |byte| *byte == b':');
+            let (field, value) = (halves.next().unwrap_or_default(), halves.next().unwrap_or_default());
+            request = request.header(field, value.trim_ascii());
+        }
+        let Ok(request) = request.body(()) else { return };
+        let mut parts = request.into_parts().0;
+        if check_host(&parts, &name, 443, 443).is_ok() {
+            // Every place that could name a host names this one.
+            let said = parts.headers.get_all("host").iter().map(|value| value.as_bytes().to_ascii_lowercase());
+            let said = said.chain(parts.uri.authority().map(|said| said.as_str().as_bytes().to_ascii_lowercase()));
+            let said: Vec<Vec<u8>> = said.collect();
+            assert!(!said.is_empty());
+            for said in said {
+                let is_ours =
+                    [&b"api.example.com"[..], b"api.example.com.", b"api.example.com:443", b"api.example.com.:443"];
+                assert!(is_ours.contains(&said.as_slice()), "{}", said.escape_ascii());
+            }
+        }
+        let _ = upgrade(&parts);
+        remove_hop_headers(&mut parts.headers);
+        assert!(HOP_HEADERS.iter().all(|name| !parts.headers.contains_key(name)));
+        assert!(parts.headers.get_all("te").iter().all(|value| value == "trailers"));
+    });
+}
