@@ -96,6 +96,17 @@ impl Binding {
 }
 
 impl Auth {
+    pub(crate) const BASIC: &'static str = "Basic ";
+
+    /// What is before the value in the header.
+    pub(crate) fn prefix(&self) -> &'static str {
+        match self {
+            Self::Bearer { .. } => "Bearer ",
+            Self::Basic { .. } => Self::BASIC,
+            Self::ApiKey(_) | Self::CustomHeaders(_) | Self::Passthrough => "",
+        }
+    }
+
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Bearer { .. } => "bearer",

@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::{Bytes, BytesMut};
 
 use crate::render::Body;
-use crate::substitute::Replacer;
+use crate::substitute::{Replacer, Room};
 
 /// Whether a body with this encoding can be looked into.
 pub(crate) fn is_readable(content_encoding: Option<&str>) -> bool {
@@ -25,11 +25,13 @@ impl Body {
     }
 }
 
-/// Replaces placeholders in one body. Its length changes: `Content-Length` must be set again.
+/// Replaces placeholders in one body. Its length changes: `Content-Length` must be set again. At most 4 MiB of values are
+/// put in; behind that, placeholders are taken out and nothing is put in.
 pub struct BodySubstitution {
     replacer: Replacer,
     /// What may be the beginning of a placeholder: shorter than the longest.
     held: Bytes,
+    room: Room,
 }
 
 impl fmt::Debug for BodySubstitution {
@@ -40,12 +42,12 @@ impl fmt::Debug for BodySubstitution {
 
 impl BodySubstitution {
     pub(crate) fn new(replacer: Replacer) -> Self {
-        Self { replacer, held: Bytes::new() }
+        Self { replacer, held: Bytes::new(), room: Room::OF_A_BODY }
     }
 
     /// Replaces them in a whole body.
     pub fn whole(&self, body: Vec<u8>) -> Vec<u8> {
-        match self.replacer.replace_if_found(&body) {
+        match self.replacer.replace(&body, self.room) {
             Some(mut replaced) => std::mem::take(&mut *replaced),
             None => body,
         }
@@ -60,7 +62,7 @@ impl BodySubstitution {
         // One that begins where another, longer one may begin is not decided yet.
         while let Some(found) = self.replacer.find(&text, at).filter(|found| found.start < open) {
             written.extend_from_slice(&text[at..found.start]);
-            written.extend_from_slice(found.value);
+            written.extend_from_slice(self.room.take(found.value));
             at = found.end;
             if at > open {
                 open = self.replacer.open_end(&text, at);
@@ -76,7 +78,7 @@ impl BodySubstitution {
 
     /// What was held back, when the body is over.
     pub fn finish(self) -> Bytes {
-        match self.replacer.replace_if_found(&self.held) {
+        match self.replacer.replace(&self.held, self.room) {
             Some(mut replaced) => Bytes::from(std::mem::take(&mut *replaced)),
             None => self.held,
         }

@@ -253,3 +253,6 @@ fn substitutions(wire: &[wire::Substitution], within: &str) -> Checked<Vec<Subst
     }
     Ok(checked)
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,7 +28,7 @@ const DIALECTS: [Dialect; 8] = [
 ];
 
 fn is_numbered_by_dotnet(letter: char) -> bool {
-    !letter.is_ascii() || matches!(letter, '<' | '>' | '&' | '=' | '\'' | '"' | '+' | '`') && letter != '='
+    !letter.is_ascii() || matches!(letter, '<' | '>' | '&' | '\'' | '"' | '+' | '`')
 }
 
 /// Every form of a value. Some are there twice.

@@ -58,3 +58,6 @@ pub(crate) fn is_framing(name: &http::HeaderName) -> bool {
 pub(crate) fn is_value(text: &str) -> bool {
     text.bytes().all(|byte| byte == b'\t' || (byte >= b' ' && byte != 0x7f))
 }
+
+#[cfg(test)]
+mod tests;

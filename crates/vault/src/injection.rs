@@ -12,6 +12,7 @@ use crate::body::{self, BodySubstitution};
 use crate::header;
 use crate::redact::Redactor;
 use crate::render::Rendered;
+use crate::substitute::{Replacer, Room};
 
 /// Longest path and query; what the parser behind us takes.
 const MAX_PATH_BYTES: usize = u16::MAX as usize - 1;
@@ -31,18 +32,17 @@ impl fmt::Debug for Injection {
 impl Injection {
     /// `None` when what comes out is no path.
     pub(crate) fn new(rendered: Arc<Rendered>, path: &str, query: Option<&str>) -> Option<Self> {
-        let mut text = Zeroizing::new(Vec::new());
-        match &rendered.path {
-            Some(replacer) => text.extend_from_slice(&replacer.replace(path.as_bytes())),
-            None => text.extend_from_slice(path.as_bytes()),
-        }
-        if let Some(query) = query {
-            text.push(b'?');
-            match &rendered.query {
-                Some(replacer) => text.extend_from_slice(&replacer.replace(query.as_bytes())),
-                None => text.extend_from_slice(query.as_bytes()),
-            }
-        }
+        let replaced = |replacer: &Option<Replacer>, text: &str| {
+            let replaced = replacer.as_ref().and_then(|replacer| replacer.replace(text.as_bytes(), Room::OF_A_LINE));
+            replaced.unwrap_or_else(|| Zeroizing::new(text.as_bytes().to_vec()))
+        };
+        let path = replaced(&rendered.path, path);
+        let query = query.map(|query| replaced(&rendered.query, query));
+        let parts: [&[u8]; 3] = match &query {
+            Some(query) => [&path, b"?", query],
+            None => [&path, b"", b""],
+        };
+        let text = Zeroizing::new(parts.concat());
         if text.len() > MAX_PATH_BYTES {
             return None;
         }
@@ -75,7 +75,7 @@ impl Injection {
     pub fn apply_headers(&self, headers: &mut HeaderMap) {
         if let Some(replacer) = &self.rendered.header {
             for (name, value) in headers.iter_mut().filter(|(name, _)| header::is_substituted(name)) {
-                let Some(replaced) = replacer.replace_if_found(value.as_bytes()) else { continue };
+                let Some(replaced) = replacer.replace(value.as_bytes(), Room::OF_A_LINE) else { continue };
                 // What is put in was checked when the vault was made, and what is there is a header.
                 let replaced = HeaderValue::from_maybe_shared(Bytes::from_owner(replaced));
                 debug_assert!(replaced.is_ok(), "{name} is a header no more");
@@ -90,13 +90,15 @@ impl Injection {
         }
     }
 
-    /// Whether placeholders in the body are to be replaced. Where [`Injection::body_form`] is `None` all the same, the body
-    /// is compressed: a placeholder in it cannot be found.
+    /// Whether placeholders in the body are to be replaced. Where [`Injection::body_form`] gives nothing all the same, the
+    /// body is compressed, and nobody can say whether a placeholder leaves with it.
     pub fn substitutes_body(&self) -> bool {
         self.rendered.body.is_some()
     }
 
     /// How placeholders in the body of this request are replaced; `None`: it goes on as it is.
+    ///
+    /// What is put in is escaped in JSON and in forms and as it is in anything else, parts of `multipart` among them.
     pub fn body_form(&self, content_type: Option<&str>, content_encoding: Option<&str>) -> Option<BodySubstitution> {
         let body = self.rendered.body.as_ref()?;
         if !body::is_readable(content_encoding) {
@@ -107,7 +109,7 @@ impl Injection {
 
     /// What takes the values of this binding out of the answer.
     pub fn redactor(&self) -> &Redactor {
-        self.rendered.redactor()
+        self.rendered.secrets.redactor()
     }
 }
 

@@ -34,9 +34,13 @@ mod redact;
 mod refused;
 mod render;
 mod seal;
+mod secrets;
 mod select;
 mod substitute;
 mod vault;
+
+#[cfg(test)]
+mod samples;
 
 pub use body::BodySubstitution;
 pub use coverage::{Coverage, Options};
@@ -47,4 +51,4 @@ pub use redact::{RedactStream, Redactor};
 pub use refused::{Kind, Refused};
 pub use seal::Sealed;
 pub use select::{Facts, Scheme, Selection};
-pub use vault::{MAX_BINDINGS, MAX_CREDENTIALS, MAX_VALUE_BYTES, Vault};
+pub use vault::{MAX_BINDINGS, MAX_CREDENTIALS, MAX_SECRET_BYTES, MAX_VALUE_BYTES, Vault};

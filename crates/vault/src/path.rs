@@ -9,6 +9,8 @@ use crate::encode::{Case, is_unreserved};
 
 /// How often a path is decoded to find what a server may read.
 const LAYERS: usize = 3;
+/// Longest path that is read in several ways, each of which is work; longer ones are refused where it would matter.
+const MAX_READ_BYTES: usize = 8 * 1024;
 /// Longest pattern.
 const MAX_PATTERN_BYTES: usize = 2048;
 
@@ -135,10 +137,14 @@ fn encoded(raw: &str) -> (String, bool) {
                 rest = &after[2..];
             }
             (b'%', None) => {
+                // A `%` as such: what is behind it may become two digits when that is decoded.
                 is_odd = true;
-                written.push(b'%');
+                written.extend(b"%25");
             }
-            (byte, _) => push(&mut written, byte, is_path_byte(byte)),
+            (byte, _) => {
+                is_odd |= byte == 0;
+                push(&mut written, byte, is_path_byte(byte));
+            }
         }
     }
     // Only ASCII was written.
@@ -198,8 +204,11 @@ pub(crate) struct Reading {
     pub is_decoded: bool,
 }
 
-/// Every way in which servers are known to read a path; `None` if it is escaped more often than anybody means.
+/// Every way in which servers are known to read a path; `None` if it is longer or escaped more often than anybody means.
 pub(crate) fn readings(path: &Path) -> Option<Vec<Reading>> {
+    if path.text.len() > MAX_READ_BYTES {
+        return None;
+    }
     let mut readings: Vec<Reading> = Vec::new();
     let mut text = path.text.clone().into_bytes();
     for layer in 0..=LAYERS {

@@ -153,3 +153,6 @@ fn masked(text: Bytes, cursor: &mut Cursor) -> Bytes {
     cursor.forget(length);
     masked
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
@@ -10,10 +10,10 @@ use secrecy::{ExposeSecret, SecretString};
 use zeroize::Zeroizing;
 
 use crate::binding::{Auth, Binding, Surface};
-use crate::redact::Redactor;
+use crate::secrets::{Secrets, Shared};
 use crate::substitute::{Replacer, Writing};
 use crate::vault::Credential;
-use crate::{Refused, encode, forms, header};
+use crate::{Refused, header};
 
 /// A binding with its values in place.
 pub(crate) struct Rendered {
@@ -26,8 +26,7 @@ pub(crate) struct Rendered {
     pub query: Option<Replacer>,
     pub header: Option<Replacer>,
     pub body: Option<Body>,
-    secrets: Vec<encode::Bytes>,
-    redactor: OnceLock<Redactor>,
+    pub secrets: Arc<Secrets>,
 }
 
 /// Replacing in bodies, by how they are written.
@@ -50,71 +49,60 @@ impl Rendered {
         binding: Binding,
         revision: i64,
         credentials: &BTreeMap<String, Credential>,
+        shared: &mut Shared,
     ) -> Result<Self, Refused> {
         let unknown = |name: &str| {
             Refused::field(format!("binding {:?}", binding.name), format!("credential {name:?} does not exist"))
         };
-        let value = |name: &str| credentials.get(name).map(|found| &*found.value).ok_or_else(|| unknown(name));
+        let value = |name: &str| credentials.get(name).map(|found| &found.value).ok_or_else(|| unknown(name));
         for name in binding.credentials() {
             is_usable(&binding, name, value(name)?)?;
         }
         let mut headers = Vec::new();
-        let mut secrets = Vec::new();
-        for (name, prefix, credential) in headers_of(&binding.auth) {
-            let value = value(credential)?.expose_secret();
-            let text = [prefix.as_bytes(), value.as_bytes()].concat();
-            secrets.push(Zeroizing::new(text.clone()));
+        for (name, credential) in headers_of(&binding.auth) {
+            let text = [binding.auth.prefix(), value(credential)?.expose_secret()].concat();
             headers.push(header_of(name, text).ok_or_else(|| unusable(&binding, credential, HEADER))?);
-            secrets.extend(forms::of_value(value));
-            if matches!(binding.auth, Auth::Basic { .. }) {
-                secrets.extend(forms::of_login(value));
+        }
+        let mut replaced =
+            [Surface::Path, Surface::Query, Surface::Header, Surface::Body].map(|surface| (surface, Vec::new()));
+        for substitution in &binding.substitutions {
+            let value = value(&substitution.credential)?;
+            for (_, of) in replaced.iter_mut().filter(|(surface, _)| substitution.surfaces.contains(surface)) {
+                of.push((substitution.placeholder.clone(), value.clone()));
             }
         }
-        for substitution in &binding.substitutions {
-            secrets.extend(forms::of_value(value(&substitution.credential)?.expose_secret()));
-        }
-        let replacer = |surface, writing| -> Result<Option<Replacer>, Refused> {
-            let of = binding.substitutions.iter().filter(|of| of.surfaces.contains(&surface));
-            let of = of.map(|of| Ok((of.placeholder.as_str(), value(&of.credential)?.expose_secret())));
-            Ok(Replacer::new(&of.collect::<Result<Vec<_>, Refused>>()?, writing))
-        };
-        let path = replacer(Surface::Path, Writing::Path)?;
-        let query = replacer(Surface::Query, Writing::Query)?;
-        let header = replacer(Surface::Header, Writing::Raw)?;
-        let [raw, json, form] =
-            [Writing::Raw, Writing::Json, Writing::Form].map(|writing| replacer(Surface::Body, writing));
-        let body = match (raw?, json?, form?) {
+        let [path, query, header, body] = replaced.map(|(_, of)| of);
+        let body_as = |writing| Replacer::new(body.clone(), writing);
+        let body = match (body_as(Writing::Raw), body_as(Writing::Json), body_as(Writing::Form)) {
             (Some(raw), Some(json), Some(form)) => Some(Body { raw, json, form }),
             _ => None,
         };
-        Ok(Self { binding, revision, headers, path, query, header, body, secrets, redactor: OnceLock::new() })
-    }
-
-    /// Made when the first answer comes.
-    pub(crate) fn redactor(&self) -> &Redactor {
-        self.redactor.get_or_init(|| Redactor::new(self.secrets.iter().cloned()))
+        let path = Replacer::new(path, Writing::Path);
+        let query = Replacer::new(query, Writing::Query);
+        let header = Replacer::new(header, Writing::Raw);
+        let secrets = shared.of(&binding, credentials);
+        Ok(Self { binding, revision, headers, path, query, header, body, secrets })
     }
 }
 
 const HEADER: &str = "has a line break or another control character, which no header may have";
 
-/// Name, what is before the value, and credential of each header.
-fn headers_of(auth: &Auth) -> Vec<(&str, &'static str, &str)> {
+/// Name and credential of each header.
+fn headers_of(auth: &Auth) -> Vec<(&str, &str)> {
     match auth {
-        Auth::Bearer { credential } => vec![("Authorization", "Bearer ", credential)],
-        Auth::Basic { credential } => vec![("Authorization", "Basic ", credential)],
-        Auth::ApiKey(header) => vec![(&header.name, "", &header.credential)],
+        Auth::Bearer { credential } | Auth::Basic { credential } => vec![("Authorization", credential)],
+        Auth::ApiKey(header) => vec![(&header.name, &header.credential)],
         Auth::CustomHeaders(headers) => {
-            headers.iter().map(|of| (of.name.as_str(), "", of.credential.as_str())).collect()
+            headers.iter().map(|header| (header.name.as_str(), header.credential.as_str())).collect()
         }
         Auth::Passthrough => Vec::new(),
     }
 }
 
-fn header_of(name: &str, text: Vec<u8>) -> Option<(HeaderName, HeaderValue)> {
+fn header_of(name: &str, text: String) -> Option<(HeaderName, HeaderValue)> {
     let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
     // Every copy of the value shares these bytes, which are wiped with the last one.
-    let mut value = HeaderValue::from_maybe_shared(Bytes::from_owner(Zeroizing::new(text))).ok()?;
+    let mut value = HeaderValue::from_maybe_shared(Bytes::from_owner(Zeroizing::new(text.into_bytes()))).ok()?;
     value.set_sensitive(true);
     Some((name, value))
 }
@@ -132,8 +120,7 @@ fn is_usable(binding: &Binding, credential: &str, value: &SecretString) -> Resul
         let mut uses = binding.substitutions.iter().filter(|of| of.credential == credential);
         uses.any(|of| of.surfaces.contains(&surface))
     };
-    let in_header =
-        headers_of(&binding.auth).iter().any(|(_, _, own)| *own == credential) || is_used_on(Surface::Header);
+    let in_header = headers_of(&binding.auth).iter().any(|(_, own)| *own == credential) || is_used_on(Surface::Header);
     if in_header && !header::is_value(value) {
         return Err(unusable(binding, credential, HEADER));
     }

@@ -1,8 +1,9 @@
 //! Placeholders and what takes their place, in the several ways of writing both.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+use secrecy::{ExposeSecret, SecretString};
 
 use crate::encode::{self, Case, PLAIN_JSON};
 use crate::path;
@@ -17,10 +18,40 @@ pub(crate) enum Writing {
     Form,
 }
 
+/// Room for what is put into one part of a request. A sandbox may write a short placeholder a million times where its value
+/// is long: what there is no room for is put in as nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct Room(usize);
+
+impl Room {
+    /// For a path, a query or a header: more than servers take.
+    pub(crate) const OF_A_LINE: Self = Self(64 * 1024);
+    /// For a body: more than anybody sends of secrets.
+    pub(crate) const OF_A_BODY: Self = Self(4 * 1024 * 1024);
+
+    /// The value, or nothing where there is no room for it.
+    pub(crate) fn take<'a>(&mut self, value: &'a [u8]) -> &'a [u8] {
+        match self.0.checked_sub(value.len()) {
+            Some(left) => {
+                self.0 = left;
+                value
+            }
+            None => &[],
+        }
+    }
+}
+
 /// Replaces placeholders: the first that begins, and of several that begin there the longest; what was put in is not looked
 /// at again. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Replacer(Arc<Table>);
+pub(crate) struct Replacer(Arc<Lazy>);
+
+struct Lazy {
+    of: Vec<(String, Arc<SecretString>)>,
+    writing: Writing,
+    /// Made when the first request comes: most bindings see few kinds of bodies.
+    table: OnceLock<Table>,
+}
 
 struct Table {
     finder: AhoCorasick,
@@ -29,54 +60,60 @@ struct Table {
     longest: usize,
 }
 
-impl Replacer {
-    /// `None` where nothing is to be replaced.
-    pub(crate) fn new(of: &[(&str, &str)], writing: Writing) -> Option<Self> {
+impl Table {
+    fn new(of: &[(String, Arc<SecretString>)], writing: Writing) -> Self {
         let mut patterns: Vec<Vec<u8>> = Vec::new();
         let mut values = Vec::new();
+        let written: Vec<_> = of.iter().map(|(placeholder, value)| (written(placeholder, writing), value)).collect();
+        let variants = written.iter().map(|(variants, _)| variants.len()).max().unwrap_or_default();
         // Placeholders as they are, before what could be another one written otherwise.
-        for variant in 0.. {
-            let mut is_done = true;
-            for (placeholder, value) in of {
-                let Some(pattern) = written(placeholder, writing).into_iter().nth(variant) else { continue };
-                is_done = false;
-                if !patterns.contains(&pattern) {
-                    patterns.push(pattern);
-                    values.push(write(value, writing));
-                }
+        for variant in 0..variants {
+            for (variants, value) in &written {
+                let Some(pattern) = variants.get(variant).filter(|pattern| !patterns.contains(pattern)) else {
+                    continue;
+                };
+                patterns.push(pattern.clone());
+                values.push(write(value.expose_secret(), writing));
             }
-            if is_done {
-                break;
-            }
-        }
-        if patterns.is_empty() {
-            return None;
         }
         let mut builder = AhoCorasick::builder();
         // Many bindings have one each, and it is small.
         builder.match_kind(MatchKind::LeftmostLongest).kind(Some(AhoCorasickKind::ContiguousNFA));
         let finder = builder.build(&patterns).expect("placeholders are few and short");
         let longest = patterns.iter().map(Vec::len).max().unwrap_or_default();
-        Some(Self(Arc::new(Table { finder, patterns, values, longest })))
+        Self { finder, patterns, values, longest }
+    }
+}
+
+impl Replacer {
+    /// `None` where nothing is to be replaced.
+    pub(crate) fn new(of: Vec<(String, Arc<SecretString>)>, writing: Writing) -> Option<Self> {
+        let is_something = !of.is_empty();
+        is_something.then(|| Self(Arc::new(Lazy { of, writing, table: OnceLock::new() })))
     }
 
-    pub(crate) fn replace(&self, text: &[u8]) -> encode::Bytes {
-        self.replace_if_found(text).unwrap_or_else(|| encode::Bytes::new(text.to_vec()))
+    fn table(&self) -> &Table {
+        self.0.table.get_or_init(|| Table::new(&self.0.of, self.0.writing))
     }
 
-    /// `None` where there is no placeholder.
-    pub(crate) fn replace_if_found(&self, text: &[u8]) -> Option<encode::Bytes> {
-        let found: Vec<Found> = std::iter::successors(self.find(text, 0), |last| self.find(text, last.end)).collect();
-        if found.is_empty() {
+    /// A text with values in place; `None` where there is no placeholder.
+    pub(crate) fn replace(&self, text: &[u8], mut room: Room) -> Option<encode::Bytes> {
+        // The exact length: a buffer that grows leaves copies behind.
+        let mut length = text.len();
+        let mut left = room;
+        let mut at = 0;
+        while let Some(found) = self.find(text, at) {
+            length = length - (found.end - found.start) + left.take(found.value).len();
+            at = found.end;
+        }
+        if at == 0 {
             return None;
         }
-        // The exact room: a buffer that grows leaves copies behind.
-        let growth: usize = found.iter().map(|found| found.value.len()).sum();
-        let mut written = encode::Bytes::new(Vec::with_capacity(text.len() + growth));
-        let mut at = 0;
-        for found in found {
+        let mut written = encode::Bytes::new(Vec::with_capacity(length));
+        at = 0;
+        while let Some(found) = self.find(text, at) {
             written.extend_from_slice(&text[at..found.start]);
-            written.extend_from_slice(found.value);
+            written.extend_from_slice(room.take(found.value));
             at = found.end;
         }
         written.extend_from_slice(&text[at..]);
@@ -85,15 +122,17 @@ impl Replacer {
 
     /// The first placeholder at or behind a place.
     pub(crate) fn find(&self, text: &[u8], from: usize) -> Option<Found<'_>> {
-        let found = self.0.finder.find(aho_corasick::Input::new(text).range(from..))?;
-        Some(Found { start: found.start(), end: found.end(), value: &self.0.values[found.pattern().as_usize()] })
+        let table = self.table();
+        let found = table.finder.find(aho_corasick::Input::new(text).range(from..))?;
+        Some(Found { start: found.start(), end: found.end(), value: &table.values[found.pattern().as_usize()] })
     }
 
     /// The first place at or behind `from` from which the rest of the text may be the beginning of a placeholder.
     pub(crate) fn open_end(&self, text: &[u8], from: usize) -> usize {
-        let first = from.max((text.len() + 1).saturating_sub(self.0.longest));
+        let table = self.table();
+        let first = from.max((text.len() + 1).saturating_sub(table.longest));
         let is_open =
-            |rest: &[u8]| self.0.patterns.iter().any(|pattern| pattern.len() > rest.len() && pattern.starts_with(rest));
+            |rest: &[u8]| table.patterns.iter().any(|pattern| pattern.len() > rest.len() && pattern.starts_with(rest));
         (first..text.len()).find(|at| is_open(&text[*at..])).unwrap_or(text.len())
     }
 }

@@ -10,6 +10,7 @@ use secrecy::{ExposeSecret, SecretString};
 use crate::binding::{Auth, Binding};
 use crate::redact::Redactor;
 use crate::render::Rendered;
+use crate::secrets::Shared;
 use crate::select::Index;
 use crate::{Coverage, Facts, Kind, Options, Refused, Selection, check, conflict, forms};
 
@@ -19,6 +20,11 @@ pub const MAX_CREDENTIALS: usize = 256;
 pub const MAX_BINDINGS: usize = 256;
 /// Longest value in bytes. All the ways of writing it are looked for in answers, which takes memory.
 pub const MAX_VALUE_BYTES: usize = 16 * 1024;
+
+/// Most bytes of all values, and of the values that bindings use, counted for each set of them that is used together. To
+/// take them out of answers up to 800 times as much memory is needed, if they are long and each is written in another way
+/// by everyone; 10 to 100 times as much for common ones.
+pub const MAX_SECRET_BYTES: usize = 128 * 1024;
 
 /// A secret value, and the revision that wrote it.
 #[derive(Clone)]
@@ -90,8 +96,16 @@ impl Vault {
                 return Err(Refused::field(format!("binding {:?}", one.name), reason));
             }
         }
-        let render = |(name, binding)| Ok((name, Arc::new(Rendered::new(binding, revision, &credentials)?)));
+        let mut shared = Shared::default();
+        let render =
+            |(name, binding)| Ok((name, Arc::new(Rendered::new(binding, revision, &credentials, &mut shared)?)));
         let bindings: BTreeMap<_, _> = bindings.into_iter().map(render).collect::<Result<_, Refused>>()?;
+        let kept: usize = credentials.values().map(|credential| credential.value.expose_secret().len()).sum();
+        let used = shared.bytes();
+        if kept.max(used) > MAX_SECRET_BYTES {
+            let reason = format!("all values, or those that bindings use, are longer than {MAX_SECRET_BYTES} bytes");
+            return Err(Refused::field("credentials", reason));
+        }
         let index = Index::new(bindings.values());
         Ok(Self { revision, credentials, bindings, index })
     }

@@ -68,16 +68,34 @@ impl Finder {
         for value in values {
             let state = self.after(value);
             if find(&open, state).is_none() {
-                // The ends of a value with which another one begins, the longest first.
-                let mut behind = (1..value.len()).map(|from| self.after(&value[from..]));
-                // The first of them is the state to which the automaton falls back; that of a shorter end is none longer.
-                let length = behind.find_map(|state| if state == self.start { Some(0) } else { find(&open, state) });
-                ends.push((state, length.unwrap_or_default()));
+                ends.push((state, self.open_behind(&open, value)));
             }
         }
         open.extend(ends);
         open.sort_unstable();
         open
+    }
+
+    /// How long the longest end of a value is, not all of it, with which a value begins that is not over yet.
+    fn open_behind(&self, open: &[(StateID, u32)], value: &[u8]) -> u32 {
+        let mut end = &value[1..];
+        loop {
+            let state = self.after(end);
+            if state == self.start {
+                return 0;
+            }
+            if let Some(length) = find(open, state) {
+                return length;
+            }
+            // It is a value and nothing begins so: on with the ends of that.
+            end = &end[end.len() - self.longest(state) + 1..];
+        }
+    }
+
+    /// The length of the longest value that ends in a state in which one ends.
+    fn longest(&self, state: StateID) -> usize {
+        let patterns = (0..self.automaton.match_len(state)).map(|index| self.automaton.match_pattern(state, index));
+        patterns.map(|pattern| self.automaton.pattern_len(pattern)).max().unwrap_or_default()
     }
 
     fn after(&self, text: &[u8]) -> StateID {
@@ -102,9 +120,7 @@ impl Finder {
             state = self.automaton.next_state(Anchored::No, state, text[at]);
             at += 1;
             if self.automaton.is_special(state) && self.automaton.is_match(state) {
-                let lengths = (0..self.automaton.match_len(state))
-                    .map(|index| self.automaton.pattern_len(self.automaton.match_pattern(state, index)));
-                let length = lengths.max().unwrap_or_default();
+                let length = self.longest(state);
                 cursor.found(before + at - length, before + at);
             }
         }
