@@ -29,6 +29,11 @@ use failure::Failure;
 use output::{Format, Printer};
 use settings::Settings;
 
+/// Secrets pass through buffers that are not ours (of HTTP, JSON, TLS) on their way; nothing of them is left in memory that
+/// was given back.
+#[global_allocator]
+static MEMORY: zeroizing_alloc::ZeroAlloc<std::alloc::System> = zeroizing_alloc::ZeroAlloc(std::alloc::System);
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
