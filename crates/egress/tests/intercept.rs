@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::web::{self, Client, Origin, body_of, long_body, request, serve, tls};
 use common::{Inside, ORIGIN, OTHER, Proxy, World, allow};
 use egress::authority::Authority;
-use egress::{Demands, Expected, Secret, Settings};
+use egress::{Demands, Expected, Operation, Secret, Settings};
 use http_body_util::BodyExt as _;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
@@ -36,6 +36,10 @@ fn secret_of(value: &Value) -> Secret {
     let mut secret = Secret::default();
     secret.write_all(value.to_string().as_bytes()).expect("memory");
     secret
+}
+
+fn operation() -> Operation {
+    Operation::new().expect("random bytes")
 }
 
 fn vault(bindings: Value) -> Value {
@@ -78,7 +82,11 @@ impl Bound {
     }
 
     async fn fill(&self, request: Value) {
-        let filled = self.proxy.control.create_vault(&self.inside.id, &secret_of(&request), Demands::default()).await;
+        let filled = self
+            .proxy
+            .control
+            .create_vault(&self.inside.id, operation(), &secret_of(&request), Demands::default())
+            .await;
         filled.expect("filled");
     }
 
@@ -172,7 +180,7 @@ async fn ex_032_every_request_is_judged_by_itself_on_a_connection_that_stays_ope
     // The vault is emptied while a connection is open.
     let mut client = bound.client(HTTP1).await;
     client.get(HOST, "/v1/a").await;
-    bound.proxy.control.delete_vault(&bound.inside.id).await.expect("emptied");
+    bound.proxy.control.delete_vault(&bound.inside.id, operation()).await.expect("emptied");
     client.ask(HOST, ("GET", "/v1/a"), &[], "").await.expect_err("the connection is cut");
     assert_eq!(bound.origin.connections(), 3);
 }
@@ -344,7 +352,7 @@ async fn a_connection_that_the_host_ended_is_made_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_vault_that_is_filled_cuts_what_was_begun_without_it() {
     let bound = Bound::new(bearer()).await;
-    bound.proxy.control.delete_vault(&bound.inside.id).await.expect("emptied");
+    bound.proxy.control.delete_vault(&bound.inside.id, operation()).await.expect("emptied");
     let own = bound.authority.pem();
     let stream = tls(&bound.inside, (HOST, 443), HOST, own, HTTP1).await.expect("not bound");
     let mut client = Client::over(stream).await;

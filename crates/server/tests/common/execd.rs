@@ -121,9 +121,10 @@ async fn connect(request: Request<Incoming>) -> Response<Body> {
     let Some(authority) = request.uri().authority().map(ToString::to_string) else {
         return full(400, "");
     };
-    let Ok(mut port) = TcpStream::connect(&authority).await else {
+    let Ok(port) = TcpStream::connect(&authority).await else {
         return full(502, "");
     };
+    let mut port = early_answer::Hearing::new(port);
     tokio::spawn(async move {
         let upgraded = hyper::upgrade::on(request).await.expect("an upgrade");
         let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(upgraded), &mut port).await;
