@@ -377,3 +377,40 @@ async fn other_protocols_of_a_bound_host_are_relayed() {
     let address = bound.inside.address(HOST);
     assert_eq!(bound.inside.banner(address, 22).expect("a banner"), "SSH-2.0-x\r\n");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn os_089_attack_31_two_hundred_kills_and_a_bound_host_gets_its_credential_or_nothing() {
+    let mut bound = Bound::new(bearer()).await;
+    let policy = allow(&[HOST]);
+    let expected = Expected { authority: bound.trusted.clone(), hosts: vec![HOST.to_owned()] };
+    let address = bound.inside.address(HOST);
+    let mut slowest = Duration::ZERO;
+    for kill in 0..200 {
+        let mut open = Client::over(
+            web::tls_to(&bound.inside, (address, 443), HOST, &bound.trusted, if kill % 2 == 0 { HTTP1 } else { BOTH })
+                .await
+                .expect("TLS"),
+        )
+        .await;
+        let decoy = [("authorization", "Bearer decoy")];
+        assert_eq!(open.ask(HOST, ("GET", "/"), &decoy, "").await.expect("an answer").status, 200);
+        let asking = tokio::spawn(async move { open.ask(HOST, ("GET", "/events"), &decoy, "").await });
+        // In the middle of an answer, at another place each time.
+        tokio::time::sleep(Duration::from_micros(37 * kill)).await;
+        let killed = Instant::now();
+        bound.proxy.kill_and_restart(&bound.world).await;
+        assert!(asking.await.expect("no panic").is_err(), "an answer that is cut does not look whole");
+        let (inside, names) = (&bound.inside, bound.inside.names.as_fd());
+        let attached = bound.proxy.control.attach(&inside.id, &inside.listeners, names, 1, &policy, Some(&expected));
+        attached.await.expect("attached");
+        let stream = web::tls_to(&bound.inside, (address, 443), HOST, &bound.trusted, BOTH).await.expect("TLS");
+        let answer = Client::over(stream).await.ask(HOST, ("GET", "/"), &decoy, "").await.expect("an answer");
+        assert!(answer.text().contains("[REDACTED]"), "{}", answer.text());
+        slowest = slowest.max(killed.elapsed());
+    }
+    println!("slowest way back: {slowest:?}");
+    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+    let heads = bound.origin.heads();
+    assert!(heads.len() >= 400);
+    assert!(heads.iter().all(|head| head.contains(&sent()) && !head.contains("decoy")));
+}

@@ -316,6 +316,7 @@ pub struct Proxy {
     pub control: Control,
     /// What outlives the process, as with its supervisor.
     memory: Memory,
+    settings: Settings,
     socket: Option<OwnedFd>,
 }
 
@@ -329,8 +330,9 @@ impl Proxy {
         let memory = Memory::new().expect("a memory file");
         let (socket, child) = spawn(world, &memory);
         let control = Control::new(socket.try_clone().expect("a duplicate")).expect("a control");
-        control.configure(Settings { resolvers: vec![RESOLVER], ..settings }).await.expect("configured");
-        Self { child, control, memory, socket: Some(socket) }
+        let settings = Settings { resolvers: vec![RESOLVER], ..settings };
+        control.configure(settings.clone()).await.expect("configured");
+        Self { child, control, memory, settings, socket: Some(socket) }
     }
 
     /// Kills it and starts another, which knows nothing.
@@ -340,8 +342,7 @@ impl Proxy {
         let (socket, child) = spawn(world, &self.memory);
         self.control.replace(socket.try_clone().expect("a duplicate")).expect("a control");
         (self.socket, self.child) = (Some(socket), child);
-        let settings = Settings { resolvers: vec![RESOLVER], ..Settings::default() };
-        self.control.configure(settings).await.expect("configured");
+        self.control.configure(self.settings.clone()).await.expect("configured");
     }
 
     /// What the next process finds is gone, as with the end of the supervisor.
