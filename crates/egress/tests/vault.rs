@@ -227,13 +227,13 @@ fn holds(haystack: &[u8], needle: &[u8]) -> bool {
     starts.into_iter().any(|(at, _)| haystack[at..].starts_with(needle))
 }
 
-/// What is in each memory file of a process, without its holes.
+/// What is in the sealed memory file of a process, without its holes. Files of requests may be there for a moment, too.
 fn memory_files(pid: u32) -> Vec<Vec<u8>> {
     let links = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("root may look");
     let mut found = Vec::new();
     for link in links.filter_map(Result::ok) {
         let Ok(target) = std::fs::read_link(link.path()) else { continue };
-        if target.to_string_lossy().starts_with("/memfd:") {
+        if target.to_string_lossy().starts_with("/memfd:sealed") {
             let file = std::fs::File::open(link.path()).expect("root may open it");
             found.push(data(&file));
         }

@@ -281,7 +281,7 @@ async fn a_deleted_sandbox_and_one_that_could_not_be_made_are_forgotten() {
     let server = Server::with_egress(egress).await;
     let id = server.create(with_proxy()).await;
     assert_eq!(server.post(&vault(&id), filled()).await.status, 201);
-    assert_eq!(supervisor.control.stats().await.expect("stats").kept, [id.clone()]);
+    assert_eq!(supervisor.control.stats().await.expect("stats").kept, std::slice::from_ref(&id));
     assert_eq!(server.delete(&format!("/v1/sandboxes/{id}")).await.status, 204);
     assert!(supervisor.control.stats().await.expect("stats").kept.is_empty());
     server.runtime.fail_next(Call::Create, ErrorKind::Internal, "no room");

@@ -122,3 +122,20 @@ fn the_effective_configuration_is_a_file_that_loads_again() {
     let (again, _) = from(&text, &[], &[]).expect("loads");
     assert!(again.native.grace.is_zero());
 }
+
+#[test]
+fn authorities_of_origins_are_read_while_they_can_be() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (good, other) = (dir.path().join("ca.pem"), dir.path().join("other"));
+    std::fs::write(&good, "-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n").expect("written");
+    std::fs::write(&other, "a key, perhaps").expect("written");
+    let file =
+        |path: &std::path::Path| format!("[egress]\nupstream_ca = [\"{}\"]\nvault_plain_http = true\n", path.display());
+    let (config, effective) = from(&file(&good), &[], &[]).expect("is fine");
+    assert!(config.egress.upstream_ca_pem[0].contains("MII") && config.egress.vault_plain_http);
+    assert!(effective.to_string().contains("ca.pem") && !effective.to_string().contains("MII"));
+    refused(&file(&other), &[], "holds no certificate");
+    refused(&file(&dir.path().join("none")), &[], "egress.upstream_ca");
+    std::fs::write(&good, "-----BEGIN CERTIFICATE-----\n".repeat(8000)).expect("written");
+    refused(&file(&good), &[], "longer than");
+}

@@ -29,7 +29,7 @@ pub(super) enum Outcome {
         /// Layers of its image.
         layers: Vec<String>,
         /// What is known of its credentials.
-        credentials: Option<Credentials>,
+        credentials: Option<Box<Credentials>>,
     },
     Event(Event),
     /// What the runtime has of a sandbox that was found in the database.
@@ -98,7 +98,7 @@ impl Driver {
                         return failed(&RuntimeError::new(ErrorKind::Internal, message));
                     }
                     let layers = layers_of(&app, &spec.image).await;
-                    Outcome::Created { receipt: created.receipt, layers, credentials }
+                    Outcome::Created { receipt: created.receipt, layers, credentials: credentials.map(Box::new) }
                 }
                 Err(error) => failed(&error),
             }

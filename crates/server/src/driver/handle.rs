@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use egress::Shown;
+use egress::{SandboxStats, Shown};
 use ingress::Daemon;
 use ingress::links::Failures;
 use jiff::Timestamp;
@@ -31,8 +31,8 @@ pub(super) enum Command {
     Patch(BTreeMap<String, Option<String>>, Reply),
     Policy(Edit, Reply),
     Vault(VaultChange, oneshot::Sender<Result<Option<Shown>, ApiError>>),
-    /// Somebody may have changed its vault whose word was not heard: ask what it holds.
-    LookAtVault,
+    /// What the egress process has of it, if it has it at all, may not be what it should have.
+    Compare(Option<SandboxStats>, oneshot::Sender<Result<(), String>>),
     /// It was used, and no other access of this interval renews it.
     Accessed,
     /// An access waits for it.
@@ -152,9 +152,17 @@ impl Sandbox {
         answer.await.map_err(|_| gone())?
     }
 
-    /// Has it found out what its vault holds; with a full mailbox that comes later.
-    pub(crate) fn look_at_vault(&self) {
-        let _ = self.mailbox.try_send(Command::LookAtVault);
+    /// Has the egress process told what it does not know of it; `known` is what it has.
+    ///
+    /// # Errors
+    /// Why it is not told.
+    pub(crate) async fn bring_into_step(&self, known: Option<SandboxStats>) -> Result<(), String> {
+        let (reply, answer) = oneshot::channel();
+        match self.mailbox.send(Command::Compare(known, reply)).await {
+            Ok(()) => answer.await.unwrap_or(Ok(())),
+            // It has ended meanwhile.
+            Err(_) => Ok(()),
+        }
     }
 
     /// Asks for a sandbox to be woken that nobody used; for others nothing happens.

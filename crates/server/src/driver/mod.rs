@@ -18,6 +18,7 @@ mod vault;
 use std::sync::Arc;
 use std::time::Duration;
 
+use egress::SandboxStats;
 use jiff::Timestamp;
 use lifecycle::runtime::{BoxFuture, Exit, Observed, PullAuth, Receipt, RuntimeError};
 use lifecycle::spec::{Network, SandboxSpec};
@@ -204,8 +205,10 @@ impl Driver {
                 let _ = reply.send(outcome);
                 Next::Continue
             }
-            Command::LookAtVault => {
-                self.look_at_vault().await;
+            Command::Compare(known, reply) => {
+                let outcome = self.compare(known).await;
+                // The asker ends with the server only.
+                let _ = reply.send(outcome);
                 Next::Continue
             }
             Command::Accessed => {
@@ -273,6 +276,27 @@ impl Driver {
         self.app.store.set_metadata(&self.row.id, &spec).await?;
         self.row.spec = spec;
         self.show();
+        Ok(())
+    }
+
+    /// Tells the egress process what it does not know of this sandbox. Here, so that no two do so at the same time: only one
+    /// can have its sockets made anew.
+    async fn compare(&mut self, known: Option<SandboxStats>) -> Result<(), String> {
+        if !self.row.is_settled() || self.row.spec.network == Network::None {
+            return Ok(());
+        }
+        let (app, row) = (self.app.clone(), self.row.clone());
+        let credentials = row.credentials.as_ref();
+        match &known {
+            Some(known) if known.revision == row.spec.policy_revision => {}
+            Some(_) => app.network.put(&app, &row.id, &row.spec, credentials).await?,
+            None => app.network.attach(&app, &row.id, &row.spec, credentials).await?,
+        }
+        if let (Some(credentials), Some(revision)) = (credentials, known.and_then(|known| known.vault_revision))
+            && (credentials.in_doubt || credentials.revision != revision)
+        {
+            self.look_at_vault().await;
+        }
         Ok(())
     }
 
@@ -414,7 +438,7 @@ impl Driver {
         match outcome {
             Outcome::Created { receipt, layers, credentials } => {
                 self.row.layers = layers;
-                self.row.credentials = credentials;
+                self.row.credentials = credentials.map(|known| *known);
                 self.fact(Event::Created, Some(receipt)).await
             }
             Outcome::Event(event) => {

@@ -34,7 +34,7 @@ impl Network {
     }
 
     /// Attaches a sandbox to the egress process, with the sockets that are held here, there, or made anew.
-    pub(super) async fn attach(
+    pub(crate) async fn attach(
         &self,
         app: &App,
         id: &SandboxId,

@@ -256,3 +256,49 @@ pub(super) fn overwrite(bytes: Bytes) {
         std::hint::black_box(&own);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn secret(value: &Value) -> Secret {
+        let mut secret = Secret::default();
+        secret.write_all(value.to_string().as_bytes()).expect("memory");
+        secret
+    }
+
+    fn hosts(credentials: &Credentials) -> Vec<&str> {
+        credentials.bound.iter().map(|bound| bound.host.as_str()).collect()
+    }
+
+    #[test]
+    fn no_host_is_forgotten_before_a_change_is_known_to_be_made() {
+        let bound = vec![Bound { host: "old.test".into(), ports: vec![443] }];
+        let held = Credentials { bound, revision: 1, ..Credentials::default() };
+        let binding = |host: &str| json!({ "name": host, "match": { "hosts": [host] }, "auth": { "type": "bearer" } });
+        let change = |what| Change::new(what).expect("random bytes");
+        let create = json!({ "credentials": [{ "name": "a" }], "bindings": [binding("New.test")] });
+        let ahead = held.before(&change(What::Create(secret(&create))));
+        assert_eq!((hosts(&ahead), ahead.in_doubt), (vec!["new.test", "old.test"], true));
+        let patch =
+            json!({ "bindings": { "add": [binding("a.test")], "replace": [binding("r.test")], "delete": ["x"] } });
+        let ahead = held.before(&change(What::Patch(secret(&patch))));
+        assert_eq!(hosts(&ahead), ["a.test", "old.test", "r.test"]);
+        for nothing in [json!({}), json!([]), json!({ "bindings": null }), json!({ "bindings": 1 })] {
+            assert_eq!(hosts(&held.before(&change(What::Patch(secret(&nothing))))), ["old.test"], "{nothing}");
+        }
+        let gone = held.before(&change(What::Delete)).after(None);
+        assert_eq!((hosts(&gone).len(), gone.in_doubt, gone.revision), (0, false, 0));
+    }
+
+    #[test]
+    fn bytes_that_somebody_else_has_are_left_alone() {
+        let bytes = Bytes::from(b"secret".to_vec());
+        overwrite(bytes.clone());
+        assert_eq!(bytes, "secret");
+    }
+}

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use egress::SandboxStats;
 use lifecycle::spec::Network as Shape;
-use lifecycle::state::State;
 
 use crate::app::App;
 
@@ -54,21 +53,10 @@ async fn compare(app: &App) -> Result<(), String> {
         let row = sandbox.row();
         let known = attached.remove(row.id.as_str());
         // One that is being made or ended is its driver's business.
-        let is_settled = matches!(row.state, State::Running | State::Pausing | State::Paused | State::Resuming);
-        if !is_settled || row.spec.network == Shape::None {
+        if !row.is_settled() || row.spec.network == Shape::None {
             continue;
         }
-        let credentials = row.credentials.as_ref();
-        let told = match &known {
-            Some(known) if known.revision == row.spec.policy_revision => Ok(()),
-            Some(_) => network.put(app, &row.id, &row.spec, credentials).await,
-            None => network.attach(app, &row.id, &row.spec, credentials).await,
-        };
-        if let (Some(credentials), Some(revision)) = (credentials, known.and_then(|known| known.vault_revision))
-            && (credentials.in_doubt || credentials.revision != revision)
-        {
-            sandbox.look_at_vault();
-        }
+        let told = sandbox.bring_into_step(known).await;
         if let Err(why) = told {
             failed = Some(format!("sandbox {}: {why}", row.id));
         }

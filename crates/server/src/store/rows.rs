@@ -34,6 +34,13 @@ pub(crate) struct Row {
     pub(crate) credentials: Option<Credentials>,
 }
 
+impl Row {
+    /// Whether its network should be served: it is neither being made nor ended.
+    pub(crate) fn is_settled(&self) -> bool {
+        matches!(self.state, State::Running | State::Pausing | State::Paused | State::Resuming)
+    }
+}
+
 /// One entry of a sandbox's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EventRow {

@@ -6,6 +6,7 @@ use lifecycle::spec::{Limits, SandboxId, SandboxSpec};
 use lifecycle::state::State;
 
 use super::{Error, Filter, Row, Store};
+use crate::network::Credentials;
 
 fn row(id: &str, second: i64, labels: &[(&str, &str)]) -> Row {
     let at = Timestamp::from_second(1_800_000_000 + second).expect("in range");
@@ -59,6 +60,26 @@ async fn a_row_reads_back_as_it_was_written() {
     store.forget(&row.id).await.expect("forgets");
     assert!(store.load().await.expect("loads").is_empty());
     assert!(store.events(&row.id, 50).await.expect("events").is_empty());
+}
+
+#[tokio::test]
+async fn what_is_known_of_credentials_is_kept_with_the_row_and_forgotten_with_it() {
+    let store = Store::in_memory().await.expect("opens");
+    let mut row = row("one", 0, &[]);
+    row.layers.clear();
+    row.credentials = Some(Credentials { authority: "PEM".to_owned(), ..Credentials::default() });
+    store.insert(&row).await.expect("inserts");
+    assert_eq!(store.load().await.expect("loads"), vec![row.clone()]);
+    let known = Credentials { revision: 3, in_doubt: true, ..row.credentials.clone().expect("known") };
+    store.set_credentials(&row.id, &known).await.expect("updates");
+    row.credentials = Some(known);
+    assert_eq!(store.load().await.expect("loads"), vec![row.clone()]);
+    store.transition(&row).await.expect("updates");
+    assert_eq!(store.list(Filter::default(), 1, 20).await.expect("lists").rows, vec![row.clone()]);
+    store.forget(&row.id).await.expect("forgets");
+    row.credentials = None;
+    store.insert(&row).await.expect("inserts");
+    assert_eq!(store.load().await.expect("loads"), vec![row]);
 }
 
 #[tokio::test]

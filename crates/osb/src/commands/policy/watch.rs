@@ -105,6 +105,7 @@ fn show(ctx: &Context, id: &str, event: &NetworkEvent, suggested: &mut HashSet<S
 fn line(event: &NetworkEvent) -> String {
     let time = event.at.split_once('T').map_or("", |(_, time)| time.get(..8).unwrap_or(time));
     let word = match (event.kind.as_str(), event.action.as_deref()) {
+        ("vault", _) => return format!("{time}  vault   {}", printable(&event.message)),
         (_, Some("deny")) => "deny",
         ("closed", _) => "closed",
         _ => "allow",
@@ -172,6 +173,17 @@ mod tests {
         assert_eq!(suggestion("ID", &event).as_deref(), Some("osb policy allow ID pkg.test:443"));
         let operators = NetworkEvent { permit: vec![], ..event };
         assert_eq!(suggestion("ID", &operators), None);
+    }
+
+    #[test]
+    fn a_change_of_the_vault_is_one_line() {
+        let event = NetworkEvent {
+            at: "2026-11-30T18:00:05.123Z".into(),
+            kind: "vault".into(),
+            message: "the credential vault was deleted".into(),
+            ..NetworkEvent::default()
+        };
+        assert_eq!(line(&event), "18:00:05  vault   the credential vault was deleted");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::{IntoResponse, Response};
 use egress::{ControlError, Failure, Refusal, Secret, Shown, VAULT_BODY_BYTES};
 use http::{HeaderValue, Method, StatusCode, header};
 use http_body_util::BodyExt as _;
@@ -49,7 +49,12 @@ pub(super) async fn call(app: &App, sandbox: &Sandbox, rest: &str, request: Requ
     let method = request.method().clone();
     let reads = method == Method::GET || method == Method::HEAD;
     match parts.as_slice() {
-        [] if method == Method::POST || method == Method::PATCH => change(app, sandbox, request).await,
+        [] if method == Method::POST || method == Method::PATCH => {
+            let mut answer = change(app, sandbox, request).await.unwrap_or_else(IntoResponse::into_response);
+            // The connection's buffers have held secrets: they go with it.
+            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            Ok(answer)
+        }
         [] if method == Method::DELETE => {
             sandbox.change_vault(Change::new(What::Delete)?).await?;
             Ok(StatusCode::NO_CONTENT.into_response())
@@ -125,8 +130,6 @@ async fn change(app: &App, sandbox: &Sandbox, request: Request) -> Result<Respon
             answer.headers_mut().append(header::WARNING, value);
         }
     }
-    // The connection's buffers have held the secrets.
-    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     Ok(answer)
 }
 
