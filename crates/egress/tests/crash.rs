@@ -9,8 +9,8 @@ use common::{Inside, ORIGIN, OTHER, Proxy, World, allow, is_reset, read_some};
 use hickory_proto::op::ResponseCode;
 
 const KILLS: usize = 200;
-/// Counts what leaves the machine, by who owns its socket: the egress process runs as nobody. What the kernel itself says to
-/// a peer whose socket is gone (resets, ICMP's "unreachable") has no owner and no content.
+/// Counts what leaves the machine, by who owns its socket: the egress process runs as nobody. What the kernel says by itself for
+/// a socket that was closed (the last segments of a connection, resets, ICMP's "unreachable") has no owner and no content.
 const WATCH: &str = "nft -f - <<'RULES'\n\
     table inet watch {\n\
       counter egress {}\n\
@@ -18,7 +18,7 @@ const WATCH: &str = "nft -f - <<'RULES'\n\
       chain out { type filter hook output priority 300\n\
         meta l4proto != { tcp, udp, icmp } accept\n\
         meta skuid 65534 counter name egress accept\n\
-        tcp flags & rst == rst meta length 40 accept\n\
+        tcp flags & syn == 0 meta length <= 60 accept\n\
         icmp type destination-unreachable accept\n\
         counter name others\n\
       }\n\
