@@ -7,16 +7,18 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Crate, and the crates of this workspace it may depend on. A crate that is not listed may not exist.
-const ARROWS: [(&str, &[&str]); 15] = [
+const ARROWS: [(&str, &[&str]); 17] = [
     ("packets", &[]),
     ("protocol", &[]),
     ("telemetry", &[]),
     ("archive", &[]),
+    ("early-answer", &[]),
     ("image", &["archive"]),
-    ("ingress", &["protocol"]),
+    ("ingress", &["protocol", "early-answer"]),
     ("lifecycle", &["protocol"]),
-    ("execd", &["protocol", "archive"]),
-    ("egress", &["packets", "protocol"]),
+    ("execd", &["protocol", "archive", "early-answer"]),
+    ("vault", &["protocol"]),
+    ("egress", &["packets", "protocol", "early-answer", "vault"]),
     ("runtime-native", &["packets", "protocol", "lifecycle", "image"]),
     ("server", &["protocol", "lifecycle", "telemetry", "image", "ingress", "runtime-native", "egress"]),
     ("osb", &["protocol", "archive", "lifecycle", "telemetry", "image", "runtime-native", "egress", "server"]),

@@ -1,7 +1,8 @@
-//! Opens connections to execd and, through it, to ports.
+//! Opens connections to execd and to ports: by a socket of the sandbox's network, or else through execd.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,10 +14,12 @@ use protocol::headers::EXECD_ACCESS_TOKEN;
 use rustix::fs::OFlags;
 use secrecy::ExposeSecret as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::time::Instant;
 
 use crate::error::{Error, ErrorKind};
+use crate::pool::Way;
+use crate::stock::Stock;
 use crate::{Address, Backend, EXECD_PORT};
 
 /// How long execd may take to accept and, for a port, to answer whether something listens there.
@@ -46,7 +49,27 @@ impl From<io::Error> for Problem {
 }
 
 /// A connection to the backend's port; waits a moment where nothing listens yet.
-pub(crate) async fn open(backend: &Backend) -> Result<Box<dyn Duplex>, Error> {
+pub(crate) async fn open(backend: &Backend, stock: &Stock) -> Result<(Box<dyn Duplex>, Way), Error> {
+    let is_port = backend.port != EXECD_PORT;
+    if is_port
+        && let Some(socket) = stock.take(&backend.daemon.id)
+        // Where nothing answers there execd is asked, which tries IPv6 too and knows how to say so.
+        && let Ok(Ok(stream)) = tokio::time::timeout(CONNECT_LIMIT, connect(socket, backend.port)).await
+    {
+        return Ok((Box::new(Hearing::new(stream)), Way::Direct));
+    }
+    let stream = open_by_execd(backend).await?;
+    Ok((stream, if is_port { Way::Tunnel } else { Way::Direct }))
+}
+
+/// Connects a socket of the sandbox's network to a port there.
+async fn connect(socket: OwnedFd, port: u16) -> io::Result<TcpStream> {
+    let socket = TcpSocket::from_std_stream(socket.into());
+    socket.set_nodelay(true)?;
+    socket.connect((Ipv4Addr::LOCALHOST, port).into()).await
+}
+
+async fn open_by_execd(backend: &Backend) -> Result<Box<dyn Duplex>, Error> {
     let patience = Instant::now() + LISTEN_WAIT;
     loop {
         match tokio::time::timeout(CONNECT_LIMIT, open_once(backend)).await {

@@ -14,12 +14,13 @@ use bytes::Bytes;
 use http::Uri;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
+use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
 use crate::error::{Error, ErrorKind};
 use crate::headers::{Prefix, for_backend, for_caller};
+use crate::pool::{Line, Way};
 use crate::target::Target;
 use crate::{Backend, Ports, Reuse, connect};
 
@@ -40,14 +41,14 @@ impl Ports {
         hold: H,
     ) -> Result<Response, Error> {
         let (request, prefix, activity) = self.outgoing(backend, peer, request)?;
-        let (response, sender) = self.send(backend, request, &activity).await?;
+        let (response, line) = self.send(backend, request, &activity).await?;
         let (mut head, body) = response.into_parts();
         for_caller(&mut head.headers, &prefix);
         let back = (backend.daemon.reuse == Reuse::Keep).then(|| GiveBack {
             ports: self.clone(),
             id: backend.daemon.id.clone(),
             port: backend.port,
-            sender,
+            line,
         });
         Ok(Response::from_parts(head, Body::new(Returning { body, back, _hold: hold })))
     }
@@ -83,10 +84,10 @@ impl Ports {
         backend: &Backend,
         mut request: http::Request<Body>,
         activity: &Activity,
-    ) -> Result<(http::Response<Incoming>, SendRequest<Body>), Error> {
-        while let Some(mut sender) = self.idle(backend).await {
-            match bounded(sender.try_send_request(request), activity, backend).await? {
-                Ok(response) => return Ok((response, sender)),
+    ) -> Result<(http::Response<Incoming>, Line), Error> {
+        while let Some(mut line) = self.idle(backend).await {
+            match bounded(line.sender.try_send_request(request), activity, backend).await? {
+                Ok(response) => return Ok((response, line)),
                 // It was closed under us before anything was sent.
                 Err(mut unsent) => match unsent.take_message() {
                     Some(message) => request = message,
@@ -94,13 +95,13 @@ impl Ports {
                 },
             }
         }
-        let mut sender = self.connect(backend).await?;
-        let response = bounded(sender.send_request(request), activity, backend).await?;
-        Ok((response.map_err(|error| broken(backend, &error))?, sender))
+        let mut line = self.connect(backend).await?;
+        let response = bounded(line.sender.send_request(request), activity, backend).await?;
+        Ok((response.map_err(|error| broken(backend, &error))?, line))
     }
 
     /// An idle connection, where there may be one.
-    async fn idle(&self, backend: &Backend) -> Option<SendRequest<Body>> {
+    async fn idle(&self, backend: &Backend) -> Option<Line> {
         match backend.daemon.reuse {
             Reuse::Keep => self.pool.take(&backend.daemon.id, backend.port).await,
             Reuse::Never => None,
@@ -108,8 +109,8 @@ impl Ports {
     }
 
     /// A new connection that speaks HTTP.
-    pub(crate) async fn connect(&self, backend: &Backend) -> Result<SendRequest<Body>, Error> {
-        let stream = connect::open(backend).await?;
+    pub(crate) async fn connect(&self, backend: &Backend) -> Result<Line, Error> {
+        let (stream, way) = connect::open(backend, &self.stock).await?;
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(BUFFER_BYTES)
             .max_headers(MAX_HEADERS)
@@ -124,7 +125,7 @@ impl Ports {
                 _ = connection.with_upgrades() => {}
             }
         });
-        Ok(sender)
+        Ok(Line { sender, way })
     }
 }
 
@@ -209,12 +210,19 @@ struct GiveBack {
     ports: Arc<Ports>,
     id: Arc<str>,
     port: u16,
-    sender: SendRequest<Body>,
+    line: Line,
 }
 
 impl GiveBack {
     fn now(self) {
-        self.ports.pool.give(&self.id, self.port, self.sender);
+        if self.line.way == Way::Tunnel {
+            self.ports.stock.count_tunnelled(&self.id);
+            if self.ports.stock.has(&self.id) {
+                // The next connection goes by a shorter way.
+                return;
+            }
+        }
+        self.ports.pool.give(&self.id, self.port, self.line);
     }
 }
 

@@ -4,8 +4,8 @@
 //! their reuse. Refuses to know which sandboxes exist, in which state they are and who may call: its user finds
 //! that out, names a [`Backend`] and hands a request to [`Ports::call`].
 //!
-//! Everything goes through the sandbox's execd socket: execd itself answers for its own port, any other is
-//! reached by a CONNECT tunnel that execd ends at the port. Bodies are streamed both ways as they come, with
+//! execd itself answers for its own port, on its socket. Any other port is reached by a CONNECT tunnel that execd ends at
+//! the port; those of a busy sandbox by sockets that were made in its network ([`Ports::add_sockets`]). Bodies are streamed both ways as they come, with
 //! the back-pressure of both sides; nothing is collected. A caller that leaves closes the connection behind it.
 
 mod connect;
@@ -15,12 +15,14 @@ mod headers;
 pub mod links;
 mod pool;
 mod relay;
+mod stock;
 pub mod target;
 
 #[cfg(test)]
 mod tests;
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -36,6 +38,7 @@ use tokio_util::task::TaskTracker;
 pub use error::{Error, ErrorKind};
 pub use headers::{Forwarded, secret_value};
 pub use relay::TCP_UPGRADE;
+pub use stock::Wanted;
 use target::Target;
 
 /// Port of execd's API (published).
@@ -83,6 +86,7 @@ pub struct Backend {
 /// The connections to ports, shared by all calls.
 pub struct Ports {
     pool: pool::Pool,
+    stock: stock::Stock,
     /// What a caller says of where a request came from.
     forwarded: Forwarded,
     /// One task for each connection to a sandbox.
@@ -94,9 +98,18 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// No connections yet. Tasks run in `tasks` until `closing`.
-    pub fn new(forwarded: Forwarded, tasks: TaskTracker, closing: CancellationToken) -> Arc<Self> {
-        Arc::new(Self { pool: pool::Pool::default(), forwarded, tasks, relays: TaskTracker::new(), closing })
+    /// No connections yet. Tasks run in `tasks` until `closing`. Of whom [`Wanted`] tells, [`Ports::add_sockets`] is
+    /// hoped for.
+    pub fn new(forwarded: Forwarded, tasks: TaskTracker, closing: CancellationToken) -> (Arc<Self>, Wanted) {
+        let (stock, wanted) = stock::Stock::new();
+        let (pool, relays) = (pool::Pool::default(), TaskTracker::new());
+        (Arc::new(Self { pool, stock, forwarded, tasks, relays, closing }), wanted)
+    }
+
+    /// Takes TCP sockets over IPv4 of a sandbox's network, connected to nothing. Nobody else may hold them: who does
+    /// could make a call on them wait.
+    pub fn add_sockets(&self, id: &str, sockets: Vec<OwnedFd>) {
+        self.stock.add(id, sockets);
     }
 
     /// Passes a call on to the port: an exchange, a WebSocket or a tunnel. `peer` is who
@@ -127,21 +140,25 @@ impl Ports {
         backend: &Backend,
         request: http::Request<Body>,
     ) -> Result<http::Response<Incoming>, Error> {
-        let mut sender = self.connect(backend).await?;
-        sender.send_request(request).await.map_err(|error| forward::broken(backend, &error))
+        let mut line = self.connect(backend).await?;
+        line.sender.send_request(request).await.map_err(|error| forward::broken(backend, &error))
     }
 
-    /// Closes the idle connections of a sandbox.
+    /// Closes the idle connections and the sockets of a sandbox.
     pub fn forget(&self, id: &str) {
         self.pool.forget(id);
+        self.stock.forget(id);
     }
 
-    /// Closes connections that were idle for too long, until the end.
+    /// Closes connections and sockets that were idle for too long, until the end.
     pub async fn expire(self: Arc<Self>) {
         loop {
             tokio::select! {
                 () = self.closing.cancelled() => return,
-                () = tokio::time::sleep(pool::IDLE_LIMIT) => self.pool.expire(),
+                () = tokio::time::sleep(pool::IDLE_LIMIT) => {
+                    self.pool.expire();
+                    self.stock.expire();
+                }
             }
         }
     }

@@ -16,8 +16,23 @@ pub(crate) const IDLE_LIMIT: Duration = Duration::from_secs(4);
 /// Longest wait for a connection whose last answer was just read to become free.
 const READY_LIMIT: Duration = Duration::from_millis(20);
 
+/// By which way a connection reaches its port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By a socket of the sandbox's network, or by execd for its own port.
+    Direct,
+    /// By execd, which passes every byte on.
+    Tunnel,
+}
+
+/// A connection that speaks HTTP.
+pub(crate) struct Line {
+    pub(crate) sender: SendRequest<Body>,
+    pub(crate) way: Way,
+}
+
 struct Idle {
-    sender: SendRequest<Body>,
+    line: Line,
     since: Instant,
 }
 
@@ -43,32 +58,36 @@ impl Kept {
 
 impl Pool {
     /// The most recently used idle connection to the port that is still good.
-    pub(crate) async fn take(&self, id: &Arc<str>, port: u16) -> Option<SendRequest<Body>> {
+    pub(crate) async fn take(&self, id: &Arc<str>, port: u16) -> Option<Line> {
         loop {
-            let mut sender = self.pop(id, port)?;
-            if let Ok(Ok(())) = tokio::time::timeout(READY_LIMIT, sender.ready()).await {
-                return Some(sender);
+            let mut line = self.pop(id, port)?;
+            // Nearly always it is free already, and then no timer is needed.
+            if line.sender.is_ready() {
+                return Some(line);
+            }
+            if let Ok(Ok(())) = tokio::time::timeout(READY_LIMIT, line.sender.ready()).await {
+                return Some(line);
             }
         }
     }
 
-    fn pop(&self, id: &Arc<str>, port: u16) -> Option<SendRequest<Body>> {
+    fn pop(&self, id: &Arc<str>, port: u16) -> Option<Line> {
         let mut kept = self.0.lock().expect("no holder panics");
         let list = kept.lists.get_mut(&(id.clone(), port))?;
         let before = list.len();
-        let last = list.pop().filter(|last| last.since.elapsed() < IDLE_LIMIT && !last.sender.is_closed());
+        let last = list.pop().filter(|last| last.since.elapsed() < IDLE_LIMIT && !last.line.sender.is_closed());
         if last.is_none() {
             // Those below it are older.
             list.clear();
         }
         let taken = before - list.len();
         kept.count -= taken;
-        last.map(|last| last.sender)
+        last.map(|last| last.line)
     }
 
     /// Keeps a connection whose answer was read to its end.
-    pub(crate) fn give(&self, id: &Arc<str>, port: u16, sender: SendRequest<Body>) {
-        if sender.is_closed() {
+    pub(crate) fn give(&self, id: &Arc<str>, port: u16, line: Line) {
+        if line.sender.is_closed() {
             return;
         }
         let mut kept = self.0.lock().expect("no holder panics");
@@ -77,7 +96,7 @@ impl Pool {
         }
         let list = kept.lists.entry((id.clone(), port)).or_default();
         if list.len() < MAX_IDLE_PER_PORT {
-            list.push(Idle { sender, since: Instant::now() });
+            list.push(Idle { line, since: Instant::now() });
             kept.count += 1;
         }
     }
@@ -87,7 +106,7 @@ impl Pool {
     }
 
     pub(crate) fn expire(&self) {
-        let is_good = |idle: &Idle| idle.since.elapsed() < IDLE_LIMIT && !idle.sender.is_closed();
+        let is_good = |idle: &Idle| idle.since.elapsed() < IDLE_LIMIT && !idle.line.sender.is_closed();
         self.0.lock().expect("no holder panics").retain(|_, idle| is_good(idle));
     }
 }

@@ -69,8 +69,8 @@ impl Ports {
         let (mut request, prefix, activity) = self.outgoing(backend, peer, request)?;
         ask_for(request.headers_mut(), "websocket");
         *request.body_mut() = Body::empty();
-        let mut sender = self.connect(backend).await?;
-        let mut response = bounded(sender.send_request(request), &activity, backend)
+        let mut line = self.connect(backend).await?;
+        let mut response = bounded(line.sender.send_request(request), &activity, backend)
             .await?
             .map_err(|error| broken(backend, &error))?;
         let agreed = response.status() == StatusCode::SWITCHING_PROTOCOLS;
@@ -104,7 +104,7 @@ impl Ports {
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let caller: OnUpgrade = hyper::upgrade::on(&mut request);
-        let port = connect::open(backend).await?;
+        let (port, _) = connect::open(backend, &self.stock).await?;
         self.relay(hold, async move {
             match caller.await {
                 Ok(caller) => between(caller, port, TCP_LINGER, TCP_BYTES).await,

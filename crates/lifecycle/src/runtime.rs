@@ -57,10 +57,25 @@ pub trait Runtime: Send + Sync + 'static {
         None
     }
 
+    /// Sockets in the networks of sandboxes, if this runtime can.
+    fn sockets(&self) -> Option<&dyn Sockets> {
+        None
+    }
+
     /// Steered networks ([`Network::Steered`](crate::spec::Network)), if this runtime can.
     fn network(&self) -> Option<&dyn Network> {
         None
     }
+}
+
+/// Sandboxes whose ports are reached from outside without a process inside that passes bytes on.
+pub trait Sockets: Send + Sync {
+    /// Some TCP sockets over IPv4 that belong to the sandbox's network, whichever it has. They are connected to nothing,
+    /// and no process of the sandbox has ever held them: nobody inside can make a call on them wait.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] for a sandbox that does not run.
+    fn sockets<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<Vec<OwnedFd>, RuntimeError>>;
 }
 
 /// Sandboxes whose connections and questions for names arrive at sockets outside of them.

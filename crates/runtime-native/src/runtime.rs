@@ -362,6 +362,10 @@ impl Runtime for NativeRuntime {
         Some(self)
     }
 
+    fn sockets(&self) -> Option<&dyn lifecycle::runtime::Sockets> {
+        Some(self)
+    }
+
     fn network(&self) -> Option<&dyn lifecycle::runtime::Network> {
         (self.capabilities.network == "egress").then_some(self)
     }

@@ -92,6 +92,11 @@ pub enum Request {
         /// The sandbox.
         id: SandboxId,
     },
+    /// Make sockets that are connected to nothing in a sandbox's network. Answered by [`Reply::Sockets`].
+    Sockets {
+        /// The sandbox.
+        id: SandboxId,
+    },
     /// Replace the ranges in which connections may be asked for.
     Steer {
         /// The sandbox.
@@ -156,6 +161,8 @@ pub enum Reply {
     /// The sockets of a steered network follow beside this packet, in the order of
     /// [`Listeners`](lifecycle::runtime::Listeners).
     Listening,
+    /// Sockets of a sandbox's network, connected to nothing, follow beside this packet.
+    Sockets,
     /// Isolated sessions.
     Sessions {
         /// Oldest first.

@@ -84,6 +84,40 @@ async fn the_sockets_of_a_network_come_with_the_sandbox() {
 }
 
 #[tokio::test]
+async fn sockets_of_a_sandbox_reach_its_ports_and_no_others() {
+    let jailer = Jailer::start();
+    let runtime = connect(&jailer).await;
+    let means = runtime.sockets().expect("sockets");
+    let outside = std::net::TcpListener::bind("127.0.0.1:0").expect("a port of the machine");
+    let port = outside.local_addr().expect("bound").port();
+    let script = "use IO::Socket::INET; my $l = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => 8000, \
+                  Listen => 5) or die; while (my $c = $l->accept) { print $c qq(inside\\n); }";
+    let (id, spec) = (id("sockets"), spec("host", &["perl", "-e", script]));
+    create(&runtime, &id, &spec).await.expect("create");
+    let answer = async |port: u16| -> std::io::Result<String> {
+        let socket = means.sockets(&id).await.expect("sockets").pop().expect("one of them");
+        let socket = tokio::net::TcpSocket::from_std_stream(socket.into());
+        let mut stream = socket.connect(([127, 0, 0, 1], port).into()).await?;
+        let mut text = String::new();
+        tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut text).await?;
+        Ok(text)
+    };
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    let text = loop {
+        match answer(8000).await {
+            // Nothing says when the program listens.
+            Err(_) if std::time::Instant::now() < deadline => tokio::task::yield_now().await,
+            text => break text.expect("an answer"),
+        }
+    };
+    assert_eq!(text, "inside\n");
+    let refused = answer(port).await.expect_err("a port of the machine is none of the sandbox");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    runtime.destroy(&id, Duration::ZERO).await.expect("destroy");
+    assert_eq!(means.sockets(&id).await.expect_err("gone").kind, ErrorKind::NotFound);
+}
+
+#[tokio::test]
 async fn the_host_image_runs_and_its_end_is_announced() {
     let jailer = Jailer::start();
     let runtime = connect(&jailer).await;

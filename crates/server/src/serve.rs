@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::driver::{self, Start, sweep};
 use crate::network::{Egress, Network};
 use crate::store::Store;
-use crate::{accept, routes};
+use crate::{accept, proxy, routes};
 
 /// What a server is made from.
 pub struct Options {
@@ -87,6 +87,7 @@ pub async fn serve(
     let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
     let trust = options.config.proxy.trust_forwarded;
     let forwarded = if trust { ingress::Forwarded::Keep } else { ingress::Forwarded::Replace };
+    let (ports, wanted) = ingress::Ports::new(forwarded, tasks.clone(), closing.clone());
     let app = Arc::new(App {
         auth: Auth::new(&options.api_key, options.secret, options.config.ingress.keys.clone()),
         slots: (limit > 0).then(|| Arc::new(Semaphore::new(limit))),
@@ -96,7 +97,7 @@ pub async fn serve(
         images,
         sandboxes: Registry::default(),
         network,
-        ports: ingress::Ports::new(forwarded, tasks.clone(), closing.clone()),
+        ports,
         tasks,
         closing,
         uploads,
@@ -111,6 +112,7 @@ pub async fn serve(
     app.tasks.spawn(sweep::ends(app.clone()));
     app.tasks.spawn(sweep::rounds(app.clone()));
     app.tasks.spawn(app.ports.clone().expire());
+    app.tasks.spawn(proxy::shorten(app.clone(), wanted));
 
     let server = &app.config.server;
     let connections = accept::accept(listener, routes::Routes::new(&app), server.timeout_keep_alive, stop).await;

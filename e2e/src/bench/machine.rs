@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 ///
 /// # Errors
 /// A peer is not installed.
-pub fn facts(revision: &str) -> Result<Vec<(String, String)>> {
+pub fn facts(revision: &str, mitmdump: &str) -> Result<Vec<(String, String)>> {
     let uname = rustix::system::uname();
     let cpus = fs::read_to_string("/proc/cpuinfo")?;
     let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name));
@@ -40,8 +40,10 @@ pub fn facts(revision: &str) -> Result<Vec<(String, String)>> {
         ("runc", &["--version"]),
         ("dockerd", &["--version"]),
         ("nginx", &["-v"]),
+        (mitmdump, &["--version"]),
     ] {
         let version = command(name, arguments)?;
+        let name = name.rsplit('/').next().unwrap_or(name);
         facts.push((name.to_owned(), version.lines().next().unwrap_or("").to_owned()));
     }
     Ok(facts)

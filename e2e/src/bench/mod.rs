@@ -33,6 +33,10 @@ pub struct Options {
     pub floor: PathBuf,
     /// execd as `osb` carries it.
     pub execd: PathBuf,
+    /// The example `way-out` of the egress process's crate.
+    pub way_out: PathBuf,
+    /// mitmproxy's program without a screen.
+    pub mitmdump: PathBuf,
     /// Full or short.
     pub length: Length,
     /// Only these rows; all when empty.
@@ -78,7 +82,7 @@ pub async fn run(options: Options) -> Result<()> {
     let scratch = tempfile::Builder::new().prefix("osb-bench-").tempdir()?;
     std::fs::set_permissions(scratch.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     let bench = Bench { options, scratch };
-    let mut report = Report::new(machine::facts(&bench.options.revision)?);
+    let mut report = Report::new(machine::facts(&bench.options.revision, &bench.options.mitmdump.to_string_lossy())?);
     macro_rules! rows {
         ($($name:literal => $run:expr),+ $(,)?) => {$(
             if bench.wants($name) {
@@ -103,6 +107,7 @@ pub async fn run(options: Options) -> Result<()> {
         "output" => row::output::run,
         "transfer" => row::transfer::run,
         "proxy" => row::proxy::run,
+        "egress" => row::egress::run,
         "terminal" => row::terminal::run,
         "memory" => row::memory::run,
         "alive" => row::alive::run,

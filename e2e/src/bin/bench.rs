@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use e2e::bench::{Length, Options, relay, repeat, run};
 use tokio::signal::unix::{SignalKind, signal};
 
-const USAGE: &str = "usage: bench --osb PATH --floor PATH --execd PATH --json PATH --markdown PATH [--revision TEXT] [--quick] [ROW ...]";
+const USAGE: &str = "usage: bench --osb PATH --floor PATH --execd PATH --way-out PATH --mitmdump PATH --json PATH --markdown PATH [--revision TEXT] [--quick] [ROW ...]";
 
 fn main() -> ExitCode {
     match start() {
@@ -49,6 +49,7 @@ async fn until_told(work: impl Future<Output = Result<()>>) -> Result<()> {
 fn options(words: Vec<String>) -> Result<Options> {
     let mut words = words.into_iter();
     let (mut osb, mut floor, mut execd, mut json, mut markdown) = (None, None, None, None, None);
+    let (mut way_out, mut mitmdump) = (None, None);
     let mut revision = String::from("unknown");
     let mut length = Length::Full;
     let mut only = Vec::new();
@@ -57,6 +58,8 @@ fn options(words: Vec<String>) -> Result<Options> {
             "--osb" => &mut osb,
             "--floor" => &mut floor,
             "--execd" => &mut execd,
+            "--way-out" => &mut way_out,
+            "--mitmdump" => &mut mitmdump,
             "--json" => &mut json,
             "--markdown" => &mut markdown,
             "--revision" => {
@@ -79,6 +82,8 @@ fn options(words: Vec<String>) -> Result<Options> {
         osb: osb.context(USAGE)?,
         floor: floor.context(USAGE)?,
         execd: execd.context(USAGE)?,
+        way_out: way_out.context(USAGE)?,
+        mitmdump: mitmdump.context(USAGE)?,
         json: json.context(USAGE)?,
         markdown: markdown.context(USAGE)?,
         length,

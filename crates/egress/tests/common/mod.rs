@@ -310,10 +310,15 @@ pub fn question(name: &str, kind: RecordType) -> Vec<u8> {
     message.to_vec().expect("a question")
 }
 
+/// The egress process alone, where cargo built it for a test.
+const PROGRAM: Option<&str> = option_env!("CARGO_BIN_EXE_egress-proxy");
+
 /// An egress process.
 pub struct Proxy {
     pub child: Child,
     pub control: Control,
+    /// What it was started by.
+    program: Vec<String>,
     /// What outlives the process, as with its supervisor.
     memory: Memory,
     settings: Settings,
@@ -327,19 +332,25 @@ impl Proxy {
     }
 
     pub async fn start_with(world: &World, settings: Settings) -> Self {
+        let program = PROGRAM.expect("cargo builds it for tests").to_owned();
+        Self::start_program(world, &[program], settings).await
+    }
+
+    /// Starts another program that does the same, with its arguments.
+    pub async fn start_program(world: &World, program: &[String], settings: Settings) -> Self {
         let memory = Memory::new().expect("a memory file");
-        let (socket, child) = spawn(world, &memory);
+        let (socket, child) = spawn(world, program, &memory);
         let control = Control::new(socket.try_clone().expect("a duplicate")).expect("a control");
         let settings = Settings { resolvers: vec![RESOLVER], ..settings };
         control.configure(settings.clone()).await.expect("configured");
-        Self { child, control, memory, settings, socket: Some(socket) }
+        Self { child, control, program: program.to_vec(), memory, settings, socket: Some(socket) }
     }
 
     /// Kills it and starts another, which knows nothing.
     pub async fn kill_and_restart(&mut self, world: &World) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it ends");
-        let (socket, child) = spawn(world, &self.memory);
+        let (socket, child) = spawn(world, &self.program, &self.memory);
         self.control.replace(socket.try_clone().expect("a duplicate")).expect("a control");
         (self.socket, self.child) = (Some(socket), child);
         self.control.configure(self.settings.clone()).await.expect("configured");
@@ -373,11 +384,11 @@ impl Drop for Proxy {
     }
 }
 
-fn spawn(world: &World, memory: &Memory) -> (OwnedFd, Child) {
+fn spawn(world: &World, program: &[String], memory: &Memory) -> (OwnedFd, Child) {
     let (ours, theirs) = egress::pair().expect("a pair");
-    let child = world.outside.run(|| {
-        Command::new(env!("CARGO_BIN_EXE_egress-proxy")).stdin(Stdio::from(theirs)).spawn().expect("it starts")
-    });
+    let child = world
+        .outside
+        .run(|| Command::new(&program[0]).args(&program[1..]).stdin(Stdio::from(theirs)).spawn().expect("it starts"));
     // Nobody: no namespace, file or process of the test is its to touch.
     egress::boot(ours.as_fd(), &Boot { run_as: Some(65534) }, Some(memory)).expect("it listens");
     (ours, child)

@@ -227,6 +227,16 @@ pub async fn tls_to(
     pem: &str,
     protocols: &[&str],
 ) -> io::Result<TlsStream<TcpStream>> {
+    tls_over(inside.connect(address, port)?, server, pem, protocols).await
+}
+
+/// TLS on a connection of a program that trusts `pem`.
+pub async fn tls_over(
+    stream: std::net::TcpStream,
+    server: &str,
+    pem: &str,
+    protocols: &[&str],
+) -> io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate")).expect("an authority");
     let mut config = ClientConfig::builder_with_provider(default_provider().into())
@@ -235,7 +245,7 @@ pub async fn tls_to(
         .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
-    let stream = inside.connect(address, port)?;
+    stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
     let stream = TcpStream::from_std(stream)?;
     let server = ServerName::try_from(server.to_owned()).expect("a name");

@@ -482,6 +482,15 @@ fn perform(jail: &Jail, request: Request, reply: OwnedFd, mut fds: Vec<OwnedFd>,
             }
             Err(failure) => Err(failure),
         },
+        Request::Sockets { id } => match network::sockets(jail, &id) {
+            Ok(sockets) => {
+                let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
+                // Who does not take them asks again.
+                let _ = wire::send(reply.as_fd(), &Reply::Sockets, &fds, SendFlags::empty());
+                return;
+            }
+            Err(failure) => Err(failure),
+        },
         Request::Steer { id, reachable } => network::steer(jail, &id, reachable).map(|open| {
             settling = Some(open);
             Reply::Done

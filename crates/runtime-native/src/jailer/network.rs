@@ -1,4 +1,4 @@
-//! Changes the network of a sandbox that runs, in a worker that enters it.
+//! Changes the network of a sandbox that runs, or takes sockets out of it, in a worker that enters it.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -6,11 +6,24 @@ use std::os::fd::OwnedFd;
 use lifecycle::spec::{Network, SandboxId};
 use protocol::network::Cidr;
 use rustix::fs::{FlockOperation, flock};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::Jail;
 use super::session::Home;
 use crate::error::{Context, Failure, Kind, Result};
 use crate::{network, policy, state};
+
+/// Sockets of one answer: a client's usual parallelism twice over, for the price of one worker.
+const SOCKETS: usize = 16;
+
+/// Makes sockets that are connected to nothing. Any sandbox has a network for them: at least its loopback.
+pub fn sockets(jail: &Jail, id: &SandboxId) -> Result<Vec<OwnedFd>> {
+    let home = Home::open(jail, id)?;
+    enter(jail, &home)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let make = |_| socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
+    (0..SOCKETS).map(make).collect::<rustix::io::Result<_>>().op("make sockets in the sandbox's network")
+}
 
 /// Makes the four sockets anew. The lock is to be kept until they are sent and closed here, so that the next who wants
 /// them does not meet our copies.

@@ -1,8 +1,8 @@
-//! Steered networks, as the server sees them.
+//! The networks of sandboxes, as the server sees them.
 
 use std::os::fd::OwnedFd;
 
-use lifecycle::runtime::{BoxFuture, ErrorKind, Listeners, Network, RuntimeError};
+use lifecycle::runtime::{BoxFuture, ErrorKind, Listeners, Network, RuntimeError, Sockets};
 use lifecycle::spec::SandboxId;
 use protocol::network::Cidr;
 
@@ -17,6 +17,17 @@ impl NativeRuntime {
             Err(error) if error.kind == ErrorKind::Held => Ok(None),
             Err(error) => Err(error),
         }
+    }
+}
+
+impl Sockets for NativeRuntime {
+    fn sockets<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<Vec<OwnedFd>, RuntimeError>> {
+        Box::pin(async move {
+            match self.ask(&Request::Sockets { id: id.clone() }, QUICK_DEADLINE).await? {
+                (Reply::Sockets, sockets) => Ok(sockets),
+                (other, _) => Err(unexpected(&other).into()),
+            }
+        })
     }
 }
 

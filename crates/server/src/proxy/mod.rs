@@ -8,6 +8,7 @@
 mod ask;
 mod isolated;
 mod quiet;
+mod shorten;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use crate::driver::Access;
 use crate::errors::ApiError;
 pub(crate) use ask::ask;
 pub(crate) use quiet::quiet;
+pub(crate) use shorten::shorten;
 
 /// Port of the network policy API (published).
 pub(crate) const POLICY_PORT: u16 = 18080;

@@ -5,6 +5,7 @@ pub mod floor;
 pub mod launcher;
 pub mod nginx;
 pub mod pipeline;
+pub mod way_out;
 
 use std::path::{Path, PathBuf};
 

@@ -2,6 +2,7 @@
 
 pub mod alive;
 pub mod create;
+pub mod egress;
 pub mod end;
 pub mod exec;
 pub mod footprint;
