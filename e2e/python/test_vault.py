@@ -341,24 +341,29 @@ def test_os_078_a_change_is_whole_whoever_asked_for_it_leaves(held, one_client):
 
 
 def test_os_089_a_vault_whose_holders_are_all_gone_is_lost_and_says_so(held, one_client):
-    sandbox = make(one_client)
+    sandbox, late = make(one_client), make(one_client)
     fill(sandbox)
     held.kill()
     held.start()
     found = clients.Client("sync", held.domain, held.key)
-    again = found.connect(sandbox.id)
+    again, later = found.connect(sandbox.id), found.connect(late.id)
     with raw(held) as http:
         where = http.get(f"/sandboxes/{sandbox.id}/endpoints/18080").json()
         at = f"http://{where['endpoint']}/credential-vault"
         ask = lambda: httpx.get(at, headers=where["headers"])  # noqa: E731
         until(lambda: ask().status_code == 404, held.log)
         assert refuse(404, ask()).json()["code"] == "SANDBOX::CREDENTIAL_VAULT_LOST"
-        refuse(412, httpx.post(at, headers=where["headers"], json=body()))
+        # Its hosts are closed, and stay bound.
         refuse(400, http.put(f"/sandboxes/{sandbox.id}/networkpolicy", json={}))
         assert httpx.delete(at, headers=where["headers"]).status_code == 204
         assert refuse(404, ask()).json()["code"] == "SANDBOX::CREDENTIAL_VAULT_NOT_FOUND"
-        assert http.put(f"/sandboxes/{sandbox.id}/networkpolicy", json={}).status_code == 200
+        # Its programs still trust what shows them the host.
+        assert fill(again).revision == 1
+        assert again.credential_vault.get().revision == 1
+    # One that had none has lost nothing.
+    assert fill(later).revision == 1
     again.kill()
+    later.kill()
     found.close()
 
 

@@ -19,6 +19,8 @@ use zeroize::Zeroizing;
 
 use crate::name::Name;
 
+mod again;
+
 /// Leaves that are kept; a sandbox that visits more bound hosts than this has some made again.
 const MAX_LEAVES: usize = 256;
 /// Certificates are valid from a day before, for clocks that are behind.

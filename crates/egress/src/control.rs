@@ -52,6 +52,8 @@ pub(crate) struct First {
     pub run_as: Option<u32>,
     /// What opens the memory file; without it, secrets end with the process.
     pub key: Option<Key>,
+    /// What the keys of authorities follow from.
+    pub authorities: Option<Key>,
 }
 
 /// Tells a new egress process who to be, and where the secrets of the one before lie sealed. For whoever starts it, before
@@ -60,7 +62,11 @@ pub(crate) struct First {
 /// # Errors
 /// When it is gone already.
 pub fn boot(control: BorrowedFd<'_>, boot: &Boot, memory: Option<&Memory>) -> io::Result<()> {
-    let first = First { run_as: boot.run_as, key: memory.map(|memory| memory.key.clone()) };
+    let first = First {
+        run_as: boot.run_as,
+        key: memory.map(|memory| memory.key.clone()),
+        authorities: memory.and_then(|memory| memory.authorities.clone()),
+    };
     let fds: Vec<BorrowedFd<'_>> = memory.iter().map(|memory| memory.file.as_fd()).collect();
     packet::send_secret_now(control, &first, &fds)
 }

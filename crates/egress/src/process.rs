@@ -40,10 +40,10 @@ pub fn run(control: OwnedFd) -> ExitCode {
 fn start(control: OwnedFd) -> io::Result<()> {
     let Some((bytes, fds)) = control::receive_blocking(control.as_fd())? else { return Ok(()) };
     let bytes = Zeroizing::new(bytes);
-    let First { run_as, key } = serde_json::from_slice(&bytes)?;
+    let First { run_as, key, authorities } = serde_json::from_slice(&bytes)?;
     drop(bytes);
     give_up_rights(run_as)?;
-    let memory = key.zip(fds.into_iter().next()).map(|(key, file)| Memory::from_parts(file, key));
+    let memory = key.zip(fds.into_iter().next()).map(|(key, file)| Memory::from_parts(file, key, authorities));
     let secrets = Holdings::open(memory)?;
     let flows = allow_descriptors()?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);

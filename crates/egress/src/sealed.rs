@@ -52,11 +52,19 @@ impl fmt::Debug for Key {
     }
 }
 
+impl Key {
+    pub(crate) fn bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.0
+    }
+}
+
 /// A memory file with its key.
 #[derive(Debug)]
 pub struct Memory {
     pub(crate) file: OwnedFd,
     pub(crate) key: Key,
+    /// What the authorities of sandboxes follow from, if they are to outlive the memory.
+    pub(crate) authorities: Option<Key>,
 }
 
 impl Memory {
@@ -67,12 +75,19 @@ impl Memory {
     pub fn new() -> io::Result<Self> {
         let mut key = Key([0; KEY_BYTES]);
         getrandom::fill(&mut key.0).map_err(|_| io::Error::other("the kernel gives no random bytes"))?;
-        Ok(Self { file: rustix::fs::memfd_create("sealed", MemfdFlags::CLOEXEC)?, key })
+        Ok(Self { file: rustix::fs::memfd_create("sealed", MemfdFlags::CLOEXEC)?, key, authorities: None })
+    }
+
+    /// With a secret of the machine from which the keys of authorities follow: they outlive the memory, and vaults can be
+    /// filled again.
+    #[must_use]
+    pub fn for_authorities(self, secret: [u8; KEY_BYTES]) -> Self {
+        Self { authorities: Some(Key(secret)), ..self }
     }
 
     /// From what another process holds.
-    pub(crate) fn from_parts(file: OwnedFd, key: Key) -> Self {
-        Self { file, key }
+    pub(crate) fn from_parts(file: OwnedFd, key: Key, authorities: Option<Key>) -> Self {
+        Self { file, key, authorities }
     }
 }
 

@@ -4,10 +4,13 @@
 //! ends when it is forgotten. A vault is what `vault` says it is; here it is only put in place of another as a whole.
 //!
 //! ```text
-//!   None ── not asked for            authority made            create
-//!                        Empty ◀───────────────── (nothing)   ─────────▶ Holds
-//!   Lost ── was made by a process      ▲ ◀──────────── delete ────────────┘ ↻ patch
-//!           whose memory is gone
+//!   None: not asked for
+//!
+//!   (nothing) ── authority made ──▶ Empty ── create ──▶ Holds ⟲ patch
+//!                                     ▲ ◀── delete ───────┘     ▲
+//!                                     └── delete ── Lost ── create
+//!                                                     ▲
+//!                     attached, and not here any more ┘
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +24,7 @@ use vault::Vault;
 use crate::authority::{Authority, Stored};
 use crate::control::Operation;
 use crate::policy::Policy;
-use crate::sealed::{Memory, Sealed, Secret};
+use crate::sealed::{Key, Memory, Sealed, Secret};
 
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
@@ -155,6 +158,8 @@ pub struct Holdings(Mutex<Inner>);
 struct Inner {
     /// Where it lies for the next process; without it all ends with this one.
     sealed: Option<Sealed>,
+    /// What the keys of authorities follow from; without it each is drawn.
+    authorities: Option<Key>,
     entries: BTreeMap<String, Entry>,
 }
 
@@ -163,6 +168,27 @@ struct Entry {
     secrets: Secrets,
     /// The change that led to this state: one that is put again, because nobody heard its answer, is not made again.
     last: Option<Operation>,
+    /// The authority of a sandbox whose vault is lost, where it could be made again: the vault can be filled again.
+    again: Option<Arc<Authority>>,
+}
+
+impl Entry {
+    /// Says that the vault is lost.
+    fn lost(&self, hosts: &[String]) -> Refused {
+        if hosts.is_empty() {
+            return absent();
+        }
+        let remedy = match self.again {
+            Some(_) => "fill it again, or delete it to open them",
+            None => "delete it to open them, or make a new sandbox",
+        };
+        let message = format!(
+            "credential vault not found: it was lost with the processes that held it, and the {} hosts that were bound \
+             are closed; {remedy}",
+            hosts.len()
+        );
+        Refused::new(Refusal::Lost, message)
+    }
 }
 
 /// Everything, as it is sealed.
@@ -200,7 +226,7 @@ impl KeptOne {
                 State::Holds { authority, vault: Arc::new(vault) }
             }
         };
-        Ok(Entry { secrets: Secrets::new(state), last: self.last })
+        Ok(Entry { secrets: Secrets::new(state), last: self.last, again: None })
     }
 }
 
@@ -210,9 +236,10 @@ impl Holdings {
     /// # Errors
     /// When the memory cannot be read.
     pub fn open(memory: Option<Memory>) -> io::Result<Self> {
-        let Some(memory) = memory else {
-            return Ok(Self(Mutex::new(Inner { sealed: None, entries: BTreeMap::new() })));
+        let Some(mut memory) = memory else {
+            return Ok(Self(Mutex::new(Inner { sealed: None, authorities: None, entries: BTreeMap::new() })));
         };
+        let authorities = memory.authorities.take();
         let (sealed, state) = Sealed::open(memory)?;
         let kept: Kept = match state {
             Some(state) => serde_json::from_slice(state.bytes())
@@ -230,7 +257,7 @@ impl Holdings {
         if !entries.is_empty() {
             tracing::info!(sandboxes = entries.len(), "credentials were found again");
         }
-        Ok(Self(Mutex::new(Inner { sealed: Some(sealed), entries })))
+        Ok(Self(Mutex::new(Inner { sealed: Some(sealed), authorities, entries })))
     }
 
     /// PEM of a sandbox's authority, which is made if there is none.
@@ -243,14 +270,18 @@ impl Holdings {
         if let Some(State::Empty { authority } | State::Holds { authority, .. }) = found {
             return Ok(authority.pem().to_owned());
         }
-        let authority = Authority::generate(sandbox);
+        let authority = match &inner.authorities {
+            Some(secret) => Authority::derive(sandbox, secret),
+            None => Authority::generate(sandbox),
+        };
         let authority = authority.map_err(|error| Refused::new(Refusal::NotReady, error.to_string()))?;
         let pem = authority.pem().to_owned();
         inner.put(sandbox, State::Empty { authority: Arc::new(authority) }, None)?;
         Ok(pem)
     }
 
-    /// The credentials of a sandbox that is attached. What it had and is not here is lost.
+    /// The credentials of a sandbox that is attached. What it had and is not here is lost, but for an authority that can be
+    /// made again.
     pub fn attach(&self, sandbox: &str, expected: Option<&Expected>) -> Secrets {
         let Some(expected) = expected else { return Secrets::none() };
         let mut inner = self.lock();
@@ -259,13 +290,19 @@ impl Holdings {
         match secrets.state() {
             State::Empty { authority } | State::Holds { authority, .. } if authority.pem() == expected.authority => {}
             _ => {
-                tracing::warn!(
-                    sandbox_id = sandbox,
-                    hosts = expected.hosts.len(),
-                    "the credentials of a sandbox are lost, hosts that were bound are closed"
-                );
-                secrets.set(State::Lost { hosts: expected.hosts.clone().into() });
-                inner.entries.insert(sandbox.to_owned(), Entry { secrets: secrets.clone(), last: None });
+                let again = inner.authority_again(sandbox, expected);
+                let entry = Entry { secrets: secrets.clone(), last: None, again: again.clone() };
+                inner.entries.insert(sandbox.to_owned(), entry);
+                let is_whole = expected.hosts.is_empty()
+                    && again.is_some_and(|authority| inner.put(sandbox, State::Empty { authority }, None).is_ok());
+                if !is_whole {
+                    tracing::warn!(
+                        sandbox_id = sandbox,
+                        hosts = expected.hosts.len(),
+                        "the credentials of a sandbox are lost, hosts that were bound are closed"
+                    );
+                    secrets.set(State::Lost { hosts: expected.hosts.clone().into() });
+                }
             }
         }
         secrets
@@ -282,12 +319,12 @@ impl Holdings {
             State::Holds { vault, .. } if entry.last == Some(operation) => return Ok(shown(&vault, by.policy)),
             State::Empty { authority } | State::Holds { authority, .. } => authority,
             State::None => return Err(not_asked_for()),
-            State::Lost { .. } => return Err(cannot_be_filled_again()),
+            State::Lost { .. } => entry.again.clone().ok_or_else(cannot_be_filled_again)?,
         };
         let request: wire::CreateRequest = vault::read(body.bytes())?;
         let vault = Vault::create(&request, &Covers(by.policy), &by.options)?;
         let shown = shown(&vault, by.policy);
-        if entry.secrets.revision() != Some(0) {
+        if matches!(entry.secrets.state(), State::Holds { .. }) {
             return Err(vault::Refused::exists().into());
         }
         inner.put(sandbox, State::Holds { authority, vault: Arc::new(vault) }, Some(operation))?;
@@ -305,7 +342,7 @@ impl Holdings {
             State::Holds { authority, vault } => Some((authority, vault)),
             State::Empty { .. } => None,
             State::None => return Err(not_asked_for()),
-            State::Lost { hosts } => return Err(lost(&hosts)),
+            State::Lost { hosts } => return Err(entry.lost(&hosts)),
         };
         if let Some((_, vault)) = held.as_ref().filter(|_| entry.last == Some(operation)) {
             return Ok(shown(vault, by.policy));
@@ -329,7 +366,11 @@ impl Holdings {
             _ if entry.last == Some(operation) => Ok(()),
             State::Holds { authority, .. } => inner.put(sandbox, State::Empty { authority }, Some(operation)),
             State::Lost { hosts } if !hosts.is_empty() => {
-                inner.put(sandbox, State::Lost { hosts: Arc::from([]) }, Some(operation))
+                let given_up = match entry.again {
+                    Some(authority) => State::Empty { authority },
+                    None => State::Lost { hosts: Arc::from([]) },
+                };
+                inner.put(sandbox, given_up, Some(operation))
             }
             _ => Err(absent()),
         }
@@ -340,12 +381,12 @@ impl Holdings {
     /// # Errors
     /// When there is none.
     pub fn show(&self, sandbox: &str) -> Result<Shown, Refused> {
-        let state = self.lock().entries.get(sandbox).map(|entry| entry.secrets.state());
-        match state {
-            Some(State::Holds { vault, .. }) => Ok(plain(&vault)),
-            Some(State::Lost { hosts }) => Err(lost(&hosts)),
-            Some(State::Empty { .. }) => Err(absent()),
-            Some(State::None) | None => Err(not_asked_for()),
+        let entry = self.lock().entry(sandbox)?;
+        match entry.secrets.state() {
+            State::Holds { vault, .. } => Ok(plain(&vault)),
+            State::Lost { hosts } => Err(entry.lost(&hosts)),
+            State::Empty { .. } => Err(absent()),
+            State::None => Err(not_asked_for()),
         }
     }
 
@@ -378,10 +419,16 @@ impl Inner {
         self.entries.get(sandbox).cloned().ok_or_else(not_asked_for)
     }
 
+    /// The authority that a sandbox trusts, made again.
+    fn authority_again(&self, sandbox: &str, expected: &Expected) -> Option<Arc<Authority>> {
+        let authority = Authority::derive(sandbox, self.authorities.as_ref()?).ok()?;
+        authority.under(&expected.authority).map(Arc::new)
+    }
+
     /// Seals a state of a sandbox among those of the others, then shows it to who serves the sandbox.
     fn put(&mut self, sandbox: &str, state: State, last: Option<Operation>) -> Result<(), Refused> {
         self.seal_with(sandbox, KeptOne::of(&state, last))?;
-        let new = || Entry { secrets: Secrets::none(), last };
+        let new = || Entry { secrets: Secrets::none(), last, again: None };
         let entry = self.entries.entry(sandbox.to_owned()).or_insert_with(new);
         entry.last = last;
         entry.secrets.set(state);
@@ -485,18 +532,6 @@ fn absent() -> Refused {
 fn not_asked_for() -> Refused {
     let message = "the sandbox was made without credentialProxy.enabled; make one with it";
     Refused::new(Refusal::NotReady, message)
-}
-
-fn lost(hosts: &[String]) -> Refused {
-    if hosts.is_empty() {
-        return absent();
-    }
-    let message = format!(
-        "credential vault not found: it was lost with the processes that held it, and the {} hosts that were bound are \
-         closed; delete the vault to open them, or make a new sandbox",
-        hosts.len()
-    );
-    Refused::new(Refusal::Lost, message)
 }
 
 fn cannot_be_filled_again() -> Refused {

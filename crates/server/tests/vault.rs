@@ -30,7 +30,10 @@ struct Supervisor {
 
 impl Supervisor {
     fn start() -> (Self, server::Egress) {
-        let memory = Memory::new().expect("a memory file");
+        Self::start_with(Memory::new().expect("a memory file"))
+    }
+
+    fn start_with(memory: Memory) -> (Self, server::Egress) {
         let (socket, thread) = begin(&memory);
         let control = Control::new(socket.try_clone().expect("a descriptor")).expect("a control");
         let (restarts, heard) = watch::channel(0);
@@ -52,7 +55,11 @@ impl Supervisor {
 
     /// What the next process finds is gone, as with the end of the supervisor.
     fn lose_memory(&mut self) {
-        self.memory = Memory::new().expect("a memory file");
+        self.replace_memory(Memory::new().expect("a memory file"));
+    }
+
+    fn replace_memory(&mut self, memory: Memory) {
+        self.memory = memory;
     }
 
     fn egress(&self) -> server::Egress {
@@ -273,6 +280,30 @@ async fn when_all_who_held_it_are_gone_the_vault_is_lost_and_says_so_until_it_is
     server.get(&vault(&id)).await.is(404, "SANDBOX::CREDENTIAL_VAULT_NOT_FOUND");
     let opened = server.call(Method::PUT, &format!("/v1/sandboxes/{id}/networkpolicy"), Some(json!({}))).await;
     assert_eq!(opened.status, 200, "no binding holds the policy any more");
+}
+
+#[tokio::test]
+async fn where_authorities_outlive_everybody_a_lost_vault_is_filled_again() {
+    let memory = || Memory::new().expect("a memory file").for_authorities([5; 32]);
+    let (mut supervisor, egress) = Supervisor::start_with(memory());
+    let server = Server::with_egress(egress).await;
+    let (filled_before, empty) = (server.create(with_proxy()).await, server.create(with_proxy()).await);
+    assert_eq!(server.post(&vault(&filled_before), filled()).await.status, 201);
+    let (runtime, dir) = server.stop().await;
+    supervisor.replace_memory(memory());
+    supervisor.restart().await;
+    let server = Server::again_with_egress(runtime, dir, supervisor.egress()).await;
+    let known = async {
+        while server.get(&vault(&filled_before)).await.status == 503 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(common::PATIENCE, known).await.expect("in time");
+    server.get(&vault(&filled_before)).await.is(404, "SANDBOX::CREDENTIAL_VAULT_LOST");
+    for id in [&filled_before, &empty] {
+        assert_eq!(server.post(&vault(id), filled()).await.status, 201);
+        assert_eq!(server.get(&vault(id)).await.json()["revision"], 1);
+    }
 }
 
 #[tokio::test]

@@ -45,3 +45,20 @@ fn nothing_of_a_key_is_shown() {
     let authority = Authority::generate("one").expect("an authority");
     assert_eq!(format!("{authority:?} {:?}", authority.stored()), "Authority(..) Stored(..)");
 }
+
+#[test]
+fn an_authority_that_follows_from_a_secret_is_made_again_and_shows_hosts_to_those_who_trusted_it_before() {
+    let memory = crate::Memory::new().expect("a memory file").for_authorities([7; 32]);
+    let secret = memory.authorities.as_ref().expect("a secret");
+    let before = Authority::derive("one", secret).expect("an authority");
+    let again = Authority::derive("one", secret).expect("the authority").under(before.pem()).expect("the same key");
+    assert_eq!(again.pem(), before.pem());
+    let leaf = again.leaf(&Name::parse("api.example.com").expect("a name")).expect("a leaf");
+    assert!(accepts(before.pem(), &leaf, "api.example.com"));
+    let other = Authority::derive("two", secret).expect("an authority");
+    assert!(other.under(before.pem()).is_none());
+    assert!(Authority::generate("one").expect("an authority").under(before.pem()).is_none());
+    assert!(Authority::derive("one", secret).expect("the authority").under("no certificate").is_none());
+    let kept = Authority::restore(&before.stored()).expect("the authority");
+    assert_eq!(kept.pem(), before.pem());
+}

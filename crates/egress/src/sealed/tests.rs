@@ -10,7 +10,7 @@ fn secret(text: &[u8]) -> Secret {
 
 /// What another process gets of it.
 fn copy(memory: &Memory) -> Memory {
-    Memory::from_parts(memory.file.try_clone().expect("a descriptor"), memory.key.clone())
+    Memory::from_parts(memory.file.try_clone().expect("a descriptor"), memory.key.clone(), None)
 }
 
 fn opened(memory: &Memory) -> Option<Vec<u8>> {

@@ -17,7 +17,9 @@ impl Machine {
 
     /// Another process, which finds what the one before has sealed.
     fn process(&self) -> Holdings {
-        let memory = Memory::from_parts(self.0.file.try_clone().expect("a descriptor"), self.0.key.clone());
+        let Memory { file, key, authorities } = &self.0;
+        let file = file.try_clone().expect("a descriptor");
+        let memory = Memory::from_parts(file, key.clone(), authorities.clone());
         Holdings::open(Some(memory)).expect("readable")
     }
 }
@@ -197,6 +199,50 @@ fn what_a_process_without_its_memory_does_not_find_is_lost_and_its_hosts_closed(
     desk.holdings.delete("s", Operation::numbered(3)).expect("forgotten");
     assert!(matches!(secrets.state(), State::Lost { hosts } if hosts.is_empty()));
     assert_eq!(revision(desk.holdings.show("s")), Err(Refusal::Absent));
+}
+
+/// Two machines in turn, of which the second has nothing of the first but the secret of authorities.
+fn before_and_after() -> (Machine, Machine) {
+    let machine = || Machine(Memory::new().expect("a memory file").for_authorities([3; 32]));
+    (machine(), machine())
+}
+
+#[test]
+fn where_authorities_can_be_made_again_a_lost_vault_is_filled_again() {
+    let (before, after) = before_and_after();
+    let desk = Desk::new(&before);
+    let pem = desk.holdings.authority("s").expect("made");
+    let hosts = desk.create(1, &filled()).expect("filled").bound.into_iter().map(|bound| bound.host).collect();
+    let expected = Expected { authority: pem.clone(), hosts };
+    let mut desk = Desk::new(&after);
+    let secrets = desk.holdings.attach("s", Some(&expected));
+    assert!(matches!(secrets.state(), State::Lost { hosts } if hosts.len() == 2));
+    assert_eq!(revision(desk.holdings.show("s")), Err(Refusal::Lost));
+    assert_eq!(revision(desk.create(2, &filled())), Ok(1));
+    assert!(matches!(secrets.state(), State::Holds { authority, .. } if authority.pem() == pem));
+    desk.holdings = after.process();
+    assert_eq!(revision(desk.holdings.show("s")), Ok(1));
+
+    let desk = Desk::new(&before_and_after().1);
+    let secrets = desk.holdings.attach("s", Some(&expected));
+    desk.holdings.delete("s", Operation::numbered(3)).expect("given up");
+    assert!(matches!(secrets.state(), State::Empty { authority } if authority.pem() == pem));
+    assert_eq!(revision(desk.create(4, &filled())), Ok(1));
+}
+
+#[test]
+fn where_authorities_can_be_made_again_a_sandbox_without_a_vault_loses_nothing() {
+    let (before, after) = before_and_after();
+    let pem = before.process().authority("s").expect("made");
+    let expected = Expected { authority: pem.clone(), hosts: vec![] };
+    let desk = Desk::new(&after);
+    let secrets = desk.holdings.attach("s", Some(&expected));
+    assert!(matches!(secrets.state(), State::Empty { authority } if authority.pem() == pem));
+    assert_eq!(revision(desk.create(1, &filled())), Ok(1));
+    assert!(matches!(
+        after.process().attach("other", Some(&expected)).state(),
+        State::Lost { hosts } if hosts.is_empty()
+    ));
 }
 
 #[test]

@@ -134,12 +134,22 @@ impl DataDir {
 
     /// The secret from which the sandboxes' tokens are derived, made at the first start.
     pub fn secret(&self) -> Result<[u8; 32], Failure> {
-        let path = self.root.join("secret");
+        self.secret_in("secret", "remove it; tokens of sandboxes that live now become invalid")
+    }
+
+    /// The secret from which the keys of sandboxes' certificate authorities follow, made at the first start. The egress
+    /// process has it and no other.
+    pub fn authority_secret(&self) -> Result<[u8; 32], Failure> {
+        self.secret_in("authority-secret", "remove it; sandboxes that live now cannot be given credentials again")
+    }
+
+    fn secret_in(&self, name: &str, hint: &str) -> Result<[u8; 32], Failure> {
+        let path = self.root.join(name);
         let text = read_or_make(&path, || URL_SAFE_NO_PAD.encode(random::<32>()) + "\n")?;
         let bytes = URL_SAFE_NO_PAD.decode(text.trim()).ok().and_then(|bytes| bytes.try_into().ok());
         bytes.ok_or_else(|| {
-            Failure::new("BAD_SECRET", format!("{} does not hold 32 bytes in base64url", path.display()))
-                .hint("remove it; tokens of sandboxes that live now become invalid")
+            let message = format!("{} does not hold 32 bytes in base64url", path.display());
+            Failure::new("BAD_SECRET", message).hint(hint)
         })
     }
 

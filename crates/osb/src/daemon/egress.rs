@@ -46,12 +46,14 @@ impl Egress {
     }
 }
 
-/// Where egress processes keep their secrets, sealed. Its maker holds it for as long as it starts them.
+/// Where egress processes keep their secrets, sealed. Its maker holds it for as long as it starts them. The keys of
+/// authorities follow from `secret`: with the same one they are the same for a sandbox that outlives the memory.
 ///
 /// # Errors
 /// It cannot be made.
-pub fn memory() -> Result<Memory, Failure> {
-    Memory::new().map_err(|error| Failure::new("START_FAILED", format!("make the memory of secrets: {error}")))
+pub fn memory(secret: [u8; 32]) -> Result<Memory, Failure> {
+    let memory = Memory::new().map(|memory| memory.for_authorities(secret));
+    memory.map_err(|error| Failure::new("START_FAILED", format!("make the memory of secrets: {error}")))
 }
 
 /// Runs the egress process on the control socket that is its standard input. Called before any thread exists.

@@ -86,7 +86,8 @@ pub async fn start() -> Result<Engine, Failure> {
         .spawn()
         .map_err(|error| failed("start the jailer", error))?;
     let jailer_socket = ours.try_clone().map_err(|error| failed("keep the jailer's socket", error))?;
-    let Egress { child: egress, socket, .. } = Egress::start(Identity::of_egress(), &egress::memory()?)?;
+    let Egress { child: egress, socket, .. } =
+        Egress::start(Identity::of_egress(), &egress::memory(data_dir::random())?)?;
     let way_out = api::egress_control(socket)?;
     // Nobody restarts it here: the sandboxes of a command whose egress process died reach nothing more.
     let (_, restarts) = watch::channel(0);

@@ -70,7 +70,7 @@ async fn supervise(setup: Setup<'_>, listener: TcpListener) -> Result<ExitCode, 
     let published = Published { url: format!("http://{address}"), pid: std::process::id() };
     let mut stop = Stop::new()?;
     let mut jailer = Jailer::start(setup.data.root(), identity)?;
-    let memory = egress::memory()?;
+    let memory = egress::memory(setup.data.authority_secret()?)?;
     let mut egress = WayOut::start(&memory)?;
     let mut api = Api::start(&setup, identity, &listener, &jailer, &egress)?;
     let (root, config) = (setup.data.root().to_owned(), setup.config.clone());
