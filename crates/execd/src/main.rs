@@ -17,6 +17,7 @@ mod daemon;
 mod environment;
 mod error;
 mod files;
+mod handed;
 mod hardening;
 mod hooks;
 mod http;
@@ -43,7 +44,9 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
-use protocol::execd::boot::{BootConfig, CONFIG_FD, IsolatedBoot, LISTENER_FD, OVERLAY_FD, STATUS_FD, StatusLine};
+use protocol::execd::boot::{
+    BootConfig, CONFIG_FD, HANDED_FLAG, IsolatedBoot, LISTENER_FD, OVERLAY_FD, STATUS_FD, StatusLine,
+};
 use protocol::hooks::Hooks;
 use rustix::process::{DumpableBehavior, Pid, getpid, set_dumpable_behavior};
 use tokio::net::{TcpListener, UnixListener};
@@ -66,10 +69,10 @@ const FAILED: u8 = 1;
 
 fn main() -> ExitCode {
     spawn::share_one_heap();
-    let inherited = if getpid() == Pid::INIT && std::env::args_os().len() <= 1 { inherited() } else { None };
-    let outcome = match inherited {
-        Some(inherited) => boot(inherited),
-        None => file_worker().unwrap_or_else(stand_alone),
+    let outcome = match given() {
+        Ok(Some(inherited)) => boot(inherited),
+        Ok(None) => file_worker().unwrap_or_else(stand_alone),
+        Err(why) => Err(why),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),
@@ -81,14 +84,51 @@ fn main() -> ExitCode {
 }
 
 struct Inherited {
-    listener: OwnedFd,
+    door: Door,
     config: OwnedFd,
     status: OwnedFd,
 }
 
+/// Where connections come from.
+enum Door {
+    /// A unix socket that listens.
+    Listener(OwnedFd),
+    /// A packet socket on which they are handed over.
+    Handed(OwnedFd),
+}
+
+impl Door {
+    fn open(self) -> io::Result<Listener> {
+        match self {
+            Self::Listener(listener) => {
+                let listener = std::os::unix::net::UnixListener::from(listener);
+                listener.set_nonblocking(true)?;
+                UnixListener::from_std(listener).map(Listener::Unix)
+            }
+            Self::Handed(socket) => handed::Connections::new(socket).map(Listener::Handed),
+        }
+    }
+}
+
+/// What a runtime gave to PID 1, if this is PID 1 and a runtime started it.
+fn given() -> Result<Option<Inherited>, String> {
+    if getpid() != Pid::INIT {
+        return Ok(None);
+    }
+    let mut arguments = std::env::args_os().skip(1);
+    match (arguments.next(), arguments.next()) {
+        (None, _) => Ok(inherited()),
+        (Some(flag), None) if flag == HANDED_FLAG => {
+            let handed::Start { socket, config, status } = handed::take()?;
+            Ok(Some(Inherited { door: Door::Handed(socket), config, status }))
+        }
+        _ => Ok(None),
+    }
+}
+
 fn inherited() -> Option<Inherited> {
     let [listener, config, status] = [LISTENER_FD, CONFIG_FD, STATUS_FD].map(spawn::inherited);
-    Some(Inherited { listener: listener?, config: config?, status: status? })
+    Some(Inherited { door: Door::Listener(listener?), config: config?, status: status? })
 }
 
 /// PID 1 of a sandbox.
@@ -108,12 +148,10 @@ fn boot(inherited: Inherited) -> Result<u8, String> {
         hooks: boot.hooks,
     };
     if let Some(session) = session {
-        return run_session(settings, session, inherited.listener, status);
+        return run_session(settings, session, inherited.door, status);
     }
     run(settings, move |daemon| async move {
-        let listener = std::os::unix::net::UnixListener::from(inherited.listener);
-        listener.set_nonblocking(true)?;
-        tokio::task::spawn_local(http::serve(Rc::clone(&daemon), Listener::Unix(UnixListener::from_std(listener)?)));
+        tokio::task::spawn_local(http::serve(Rc::clone(&daemon), inherited.door.open()?));
         if let Some(hook) = &daemon.hooks.pre_start
             && let Err(why) = hooks::pre_start(&daemon, hook).await
         {
@@ -129,7 +167,7 @@ fn boot(inherited: Inherited) -> Result<u8, String> {
 }
 
 /// The init of an isolated session.
-fn run_session(settings: Settings, boot: IsolatedBoot, listener: OwnedFd, mut status: Status) -> Result<u8, String> {
+fn run_session(settings: Settings, boot: IsolatedBoot, door: Door, mut status: Status) -> Result<u8, String> {
     let mut sides = Vec::new();
     let mut next = OVERLAY_FD;
     while let (Some(lower), Some(upper)) = (spawn::inherited(next), spawn::inherited(next + 1)) {
@@ -137,11 +175,9 @@ fn run_session(settings: Settings, boot: IsolatedBoot, listener: OwnedFd, mut st
         next += 2;
     }
     run(settings, move |daemon| async move {
-        let listener = std::os::unix::net::UnixListener::from(listener);
-        listener.set_nonblocking(true)?;
         let session = isolated::start(&daemon, boot, sides).map_err(io::Error::other)?;
         let _ = daemon.isolated.set(Rc::clone(&session)); // it was empty
-        tokio::task::spawn_local(http::serve(Rc::clone(&daemon), Listener::Unix(UnixListener::from_std(listener)?)));
+        tokio::task::spawn_local(http::serve(Rc::clone(&daemon), door.open()?));
         status.tell(&StatusLine::Ready);
         isolated::until_end(session).await?;
         Ok(0)

@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use super::Answer;
 use super::route::route;
 use crate::daemon::Daemon;
+use crate::handed::Connections;
 
 /// Connections at once; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 1024;
@@ -32,6 +33,8 @@ pub enum Listener {
     Unix(UnixListener),
     /// A TCP port.
     Tcp(TcpListener),
+    /// Whoever started execd, who accepts elsewhere.
+    Handed(Connections),
 }
 
 /// Serves until the process ends.
@@ -49,6 +52,17 @@ pub async fn serve(daemon: Rc<Daemon>, listener: Listener) {
                     drop(slot);
                 });
             }),
+            Listener::Handed(connections) => match connections.next().await {
+                Ok(Some(stream)) => {
+                    tokio::task::spawn_local(async move {
+                        connection(stream, move |request| route(Rc::clone(&daemon), request)).await;
+                        drop(slot);
+                    });
+                    Ok(())
+                }
+                Ok(None) => return,
+                Err(error) => Err(error),
+            },
             Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
                 let _ = stream.set_nodelay(true); // only latency is at stake
                 tokio::task::spawn_local(async move {

@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use rustix::fs::{self, fchmod, fchown};
-use rustix::io::ioctl_fionbio;
+use rustix::io::{Errno, ioctl_fionbio};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Gid, Uid};
-use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use tokio::io::unix::AsyncFd;
 
@@ -137,7 +137,11 @@ fn open(identity: Option<&Identity>) -> io::Result<(OwnedFd, OwnedFd)> {
     let master = openpt(flags)?;
     let _ = grantpt(&master); // devpts has done it
     unlockpt(&master)?;
-    let slave = ioctl_tiocgptpeer(&master, flags)?;
+    let slave = match ioctl_tiocgptpeer(&master, flags) {
+        // gVisor knows it by name only.
+        Err(Errno::NOTTY | Errno::INVAL) => by_name(&master)?,
+        other => other?,
+    };
     if let Some(identity) = identity {
         let uid = Uid::from_raw(identity.uid);
         // So that its user can open it by name. A refusal leaves the open descriptors, which work.
@@ -146,6 +150,13 @@ fn open(identity: Option<&Identity>) -> io::Result<(OwnedFd, OwnedFd)> {
     }
     ioctl_fionbio(&master, true)?;
     Ok((master, slave))
+}
+
+/// Opens the shell's side of a terminal by its path.
+fn by_name(master: &OwnedFd) -> io::Result<OwnedFd> {
+    let path = ptsname(master, Vec::new())?;
+    let flags = fs::OFlags::RDWR | fs::OFlags::NOCTTY | fs::OFlags::CLOEXEC;
+    Ok(fs::open(path, flags, fs::Mode::empty())?)
 }
 
 fn on_pipes(daemon: &Daemon, plan: &Plan, identity: Option<&Identity>, tag: u64) -> Result<Shell, String> {

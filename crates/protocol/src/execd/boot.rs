@@ -14,6 +14,12 @@ pub const CONFIG_FD: i32 = 4;
 /// Descriptor on which execd writes its [`StatusLine`]s.
 pub const STATUS_FD: i32 = 5;
 
+/// The argument with which execd, as PID 1 where nothing but standard descriptors can be inherited, takes everything else
+/// from a packet socket at standard input. It first sends one byte. The answer brings two descriptors, for what
+/// [`CONFIG_FD`] and [`STATUS_FD`] are otherwise; every packet after that brings one connection to serve or, without a
+/// descriptor, is the number of a signal that execd is to take as its own.
+pub const HANDED_FLAG: &str = "--handed";
+
 /// First descriptor of the overlays of an isolated session: two for each, the directory below and the one written to.
 pub const OVERLAY_FD: i32 = 6;
 
