@@ -146,6 +146,7 @@ impl Runtime for FakeRuntime {
     fn capabilities(&self) -> Capabilities {
         let limits = ["cpu", "memory", "pids", "disk", "inodes"].map(|k| (k.to_owned(), "fake".to_owned()));
         Capabilities {
+            isolation: crate::runtime::Isolation::default(),
             runtime: "fake".to_owned(),
             arch: "amd64".to_owned(),
             mode: "user".to_owned(),

@@ -251,6 +251,9 @@ pub struct Receipt {
     pub limits: BTreeMap<String, AppliedLimit>,
     /// Form of the root filesystem: `overlay (id-mapped)`, ...
     pub rootfs: String,
+    /// On which kernel its programs run.
+    #[serde(default)]
+    pub isolation: Isolation,
     /// Whether a seccomp filter is in force (`Seccomp: 2`).
     pub seccomp: bool,
     /// Whether `no_new_privs` is set.
@@ -261,6 +264,27 @@ pub struct Receipt {
     pub network: String,
     /// What is weaker than on a machine that can do everything, one sentence each.
     pub weaker: Vec<String>,
+}
+
+/// On which kernel a sandbox's programs run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Isolation {
+    /// `namespaces`: the machine's own kernel. `gvisor`: one in user space, within namespaces.
+    pub kind: String,
+    /// How a kernel in user space catches system calls: `ptrace`, ...
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub platform: Option<String>,
+    /// The version of a kernel in user space.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+}
+
+impl Default for Isolation {
+    /// The machine's own kernel.
+    fn default() -> Self {
+        Self { kind: "namespaces".to_owned(), platform: None, version: None }
+    }
 }
 
 /// A range of ids.
@@ -291,6 +315,9 @@ pub struct Capabilities {
     pub arch: String,
     /// `root` or `user`.
     pub mode: String,
+    /// On which kernel programs run.
+    #[serde(default)]
+    pub isolation: Isolation,
     /// Whether pause and resume exist.
     pub pause: bool,
     /// How each limit is enforced: name to means; `none` means that a create that asks for it is refused.

@@ -6,6 +6,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use lifecycle::spec::Network;
 use rustix::fs::{Mode, OFlags};
@@ -20,10 +21,11 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::Hierarchies;
 use crate::disk;
 use crate::error::{Context, Failure, Result};
+use crate::gvisor::{self, Cell, Keeper, Parts};
 use crate::network;
 use crate::rootfs::{self, Shape, Sources, Writable};
 use crate::sys;
-use crate::wire::{self, Plan, PlanLimits};
+use crate::wire::{self, Kernel, Plan, PlanLimits};
 
 /// Capabilities that execd keeps inside its user namespace: those that running commands as other users of the
 /// sandbox and managing its files need. Binding low ports needs none, see [`FIRST_UNPRIVILEGED_PORT`].
@@ -41,18 +43,22 @@ pub const KEPT: CapabilitySet = CapabilitySet::CHOWN
 pub(crate) const FIRST_UNPRIVILEGED_PORT: &str = "2";
 const PORT_SETTING: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
 /// Soft and hard limit of open files asked for; the host's own hard limit may be lower.
-const OPEN_FILES: u64 = 65_536;
+pub(crate) const OPEN_FILES: u64 = 65_536;
 /// Per-user counters that a sandbox could use to make namespaces of its own.
 const NAMESPACE_SYSCTLS: &[&str] = &["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];
 
 /// What the monitor sends when the ids and cgroups are in place. The detached mounts travel beside it: layers,
-/// programs, disk.
+/// programs, the
+/// parts of gVisor, disk.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Go {
     /// Number of layers among the descriptors.
     pub layers: usize,
     /// Places of the programs among the descriptors.
     pub programs: Vec<PathBuf>,
+    /// Whether gVisor and execd, to be run by it, are among the descriptors.
+    #[serde(default)]
+    pub gvisor: bool,
     /// Whether the disk is the last descriptor.
     pub disk: bool,
 }
@@ -87,6 +93,8 @@ pub struct Birth<'a> {
     pub by_process: PlanLimits,
     /// Whether other ids than root's are mapped.
     pub ids: Ids,
+    /// How long execd may take to run.
+    pub within: Duration,
 }
 
 /// Where writes go when there is no disk image.
@@ -141,6 +149,10 @@ fn become_execd(birth: Birth<'_>, errors: &OwnedFd) -> Result<std::convert::Infa
             .to_vec();
     keep.push(birth.execd.as_raw_fd());
     sys::close_all_except(&keep);
+    if birth.plan.kernel == Kernel::Gvisor {
+        // It stays as it is, so nothing else may come to have the numbers of the standard streams.
+        sys::install_descriptors(&[birth.console.as_fd(); 3]).op("arrange descriptors")?;
+    }
 
     // While the monitor prepares the rest. What came of it is told only to a monitor that listens.
     let sockets = match &birth.plan.network {
@@ -158,7 +170,7 @@ fn become_execd(birth: Birth<'_>, errors: &OwnedFd) -> Result<std::convert::Infa
         serde_json::from_slice(text).map_err(|error| Failure::internal(format!("read the monitor's word: {error}")))?;
     take_identity(birth.ids)?;
     sys::unshare_cgroup_namespace().op("enter a cgroup namespace")?;
-    let sources = sources(go, fds, &birth)?;
+    let (sources, parts) = sources(go, fds, &birth)?;
     rustix::system::sethostname(birth.plan.id.as_str().as_bytes()).op("set the host name")?;
     let sockets = sockets.map_err(|failure| failure.during("make the sandbox's network"))?;
     if sockets.is_none() {
@@ -181,15 +193,25 @@ fn become_execd(birth: Birth<'_>, errors: &OwnedFd) -> Result<std::convert::Infa
         },
         authority: birth.plan.authority.as_ref(),
     };
+    if let Some(parts) = parts {
+        let cell = Cell::enter(sources, parts, &shape)?;
+        tell_user(&birth, &cell.root)?;
+        return Err(gvisor::run(Keeper {
+            listener: birth.listener,
+            boot: birth.boot,
+            status: birth.status,
+            console: birth.console,
+            filter: birth.filter,
+            namespace_limits,
+            within: birth.within,
+        }));
+    }
     rootfs::enter(sources, &shape)?;
     for limit in namespace_limits {
         // The filter and the missing capabilities stand before this last wall.
         let _ = rustix::io::write(&limit, b"0");
     }
-    if let Some(user) = &birth.plan.user {
-        let identity = crate::user::look_up(user)?;
-        wire::send(birth.control.as_fd(), &identity, &[], SendFlags::empty()).op("tell who the image's user is")?;
-    }
+    tell_user(&birth, &rootfs::open_directory(rustix::fs::CWD, "/".as_ref()).op("open the root")?)?;
 
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).op("open /dev/null")?;
     let (status, console) = (birth.status.as_fd(), birth.console.as_fd());
@@ -199,6 +221,13 @@ fn become_execd(birth: Birth<'_>, errors: &OwnedFd) -> Result<std::convert::Infa
     // Their numbers were overwritten or closed just now; dropping them would close a stranger's.
     std::mem::forget((null, birth.control, birth.errors, birth.listener, birth.boot, birth.status, birth.console));
     Err(failure)
+}
+
+/// Tells the monitor who the image's user is, if it has one.
+fn tell_user(birth: &Birth<'_>, root: &OwnedFd) -> Result<()> {
+    let Some(user) = &birth.plan.user else { return Ok(()) };
+    let identity = crate::user::look_up(user, root)?;
+    wire::send(birth.control.as_fd(), &identity, &[], SendFlags::empty()).op("tell who the image's user is")
 }
 
 /// What a process becomes once everything around it is built.
@@ -253,7 +282,7 @@ pub(crate) fn take_identity(ids: Ids) -> Result<()> {
     set_thread_res_uid(uid, uid, uid).op("become the sandbox's root")
 }
 
-fn sources(go: Go, fds: Vec<OwnedFd>, birth: &Birth<'_>) -> Result<Sources> {
+fn sources(go: Go, fds: Vec<OwnedFd>, birth: &Birth<'_>) -> Result<(Sources, Option<Parts>)> {
     if let Some(paths) = &birth.by_path {
         let bind = |path: &PathBuf| -> Result<OwnedFd> {
             let tree = rootfs::clone_tree(rustix::fs::CWD, path).op(format!("open {}", path.display()))?;
@@ -263,16 +292,22 @@ fn sources(go: Go, fds: Vec<OwnedFd>, birth: &Birth<'_>) -> Result<Sources> {
         let layers = paths.layers.iter().map(bind).collect::<Result<_>>()?;
         let program = |path: &PathBuf| Ok((relative(path), bind(path)?));
         let programs = paths.programs.iter().map(program).collect::<Result<_>>()?;
-        return Ok(Sources { layers, programs, disk: fallback(birth) });
+        return Ok((Sources { layers, programs, disk: fallback(birth) }, None));
     }
-    if fds.len() != go.layers + go.programs.len() + usize::from(go.disk) {
-        return Err(Failure::internal("the monitor sent another number of mounts than it said"));
+    let other = || Failure::internal("the monitor sent another number of mounts than it said");
+    if fds.len() != go.layers + go.programs.len() + if go.gvisor { 2 } else { 0 } + usize::from(go.disk) {
+        return Err(other());
     }
     let mut fds = fds.into_iter();
     let layers = fds.by_ref().take(go.layers).collect();
-    let programs = go.programs.iter().map(|path| relative(path)).zip(fds.by_ref().take(go.programs.len())).collect();
+    let programs = fds.by_ref().take(go.programs.len());
+    let programs = go.programs.iter().map(|path| relative(path)).zip(programs).collect();
+    let parts = match go.gvisor {
+        true => Some(Parts { runsc: fds.next().ok_or_else(other)?, execd: fds.next().ok_or_else(other)? }),
+        false => None,
+    };
     let disk = fds.next().map_or_else(|| fallback(birth), Writable::Disk);
-    Ok(Sources { layers, programs, disk })
+    Ok((Sources { layers, programs, disk }, parts))
 }
 
 fn fallback(birth: &Birth<'_>) -> Writable {
@@ -351,12 +386,21 @@ fn bind_to_cores(count: usize) -> Result<()> {
     rustix::thread::sched_setaffinity(None, &chosen).op("bind to cores")
 }
 
-fn drop_privileges() -> Result<()> {
+pub(crate) fn drop_privileges() -> Result<()> {
     let bits = CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED;
     set_capabilities_secure_bits(bits).op("lock the ambient capabilities")?;
+    limit_capabilities(KEPT)?;
+    rustix::thread::set_no_new_privs(true).op("set no_new_privs")?;
+    let sets = CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets).op("drop capabilities")?;
+    Ok(())
+}
+
+/// Keeps programs that this process starts from having others than these capabilities.
+pub(crate) fn limit_capabilities(most: CapabilitySet) -> Result<()> {
     for number in 0..64u32 {
         let bit = CapabilitySet::from_bits_retain(1 << number);
-        if KEPT.contains(bit) {
+        if most.contains(bit) {
             continue;
         }
         match remove_capability_from_bounding_set(bit) {
@@ -365,8 +409,5 @@ fn drop_privileges() -> Result<()> {
             other => other.op("drop a capability")?,
         }
     }
-    rustix::thread::set_no_new_privs(true).op("set no_new_privs")?;
-    let sets = CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() };
-    set_capabilities(None, sets).op("drop capabilities")?;
     Ok(())
 }

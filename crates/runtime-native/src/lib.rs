@@ -8,6 +8,7 @@ mod client;
 pub mod disk;
 pub mod error;
 mod exits;
+pub mod gvisor;
 pub mod idrange;
 pub mod init;
 pub mod jailer;

@@ -74,6 +74,11 @@ impl Paths {
         PathBuf::from("/run/osb/ids")
     }
 
+    /// execd, where sandboxes run on a kernel that opens it by name.
+    pub fn program(&self) -> PathBuf {
+        self.root.join("execd")
+    }
+
     /// Templates of disk images, and images until a loop device holds them.
     pub fn disks(&self) -> PathBuf {
         self.root.join("disks")

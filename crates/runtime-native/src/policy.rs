@@ -5,9 +5,10 @@ use protocol::network::Cidr;
 
 use crate::disk;
 use crate::error::{Failure, Kind, Result};
+use crate::gvisor;
 use crate::paths::Paths;
 use crate::trust;
-use crate::wire::{Plan, PlanLimits};
+use crate::wire::{Kernel, Plan, PlanLimits};
 
 #[cfg(test)]
 mod tests;
@@ -59,6 +60,27 @@ pub fn check(plan: &Plan, paths: &Paths) -> Result<()> {
         trust::check(authority)?;
     }
     check_limits(&plan.limits)
+}
+
+/// Refuses a plan for another kernel than the operator chose, and limits in which that kernel does not start.
+pub fn check_kernel(plan: &Plan, chosen: Kernel) -> Result<()> {
+    if plan.kernel != chosen {
+        return refuse("the plan is for another kernel than this server's sandboxes have".to_owned());
+    }
+    if plan.kernel == Kernel::Host {
+        return Ok(());
+    }
+    let rows = [
+        ("memory", plan.limits.memory_bytes, gvisor::MIN_MEMORY_BYTES, "bytes"),
+        ("pids", plan.limits.pids, gvisor::MIN_PIDS, "processes"),
+    ];
+    for (name, value, least, unit) in rows {
+        if let Some(value) = value.filter(|value| *value < least) {
+            let message = format!("resourceLimits.{name}: gVisor itself needs {least} {unit}, {value} are too few");
+            return Err(Failure::new(Kind::Unsupported, message));
+        }
+    }
+    Ok(())
 }
 
 /// Accepts as many ranges as the kernel takes in one piece.

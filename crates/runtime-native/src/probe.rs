@@ -47,6 +47,7 @@ pub(crate) fn probe(jail: &Jail) -> Probe {
         runtime: "native".to_owned(),
         arch: if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }.to_owned(),
         mode: crate::jailer::mode_name(jail.mode).to_owned(),
+        isolation: jail.isolation(),
         pause: jail.cgroups.as_ref().is_some_and(|found| found.can_freeze()),
         fractional_cpu: limits.get("cpu").is_some_and(|means| means.starts_with("cgroup")),
         limits,
@@ -107,6 +108,11 @@ pub(crate) fn weaker(jail: &Jail) -> Vec<String> {
         }
     } else {
         weaker.push("This machine mounts no cgroups: cpu, memory and processes are not limited.".to_owned());
+    }
+    if jail.config.runsc.is_some() {
+        weaker.push("There are no isolated sessions on gVisor.".to_owned());
+        weaker.push("The limits of memory and processes include what gVisor itself uses.".to_owned());
+        weaker.push("Programs find no control groups beneath /sys/fs/cgroup.".to_owned());
     }
     if !jail.disk_images {
         weaker.push("Disks are memory, because disk images cannot be made here.".to_owned());

@@ -102,14 +102,32 @@ pub struct Shape<'a> {
 
 /// Builds the root and makes it the root of this process; the host's tree is gone afterwards.
 pub fn enter(sources: Sources, shape: &Shape<'_>) -> Result<()> {
+    let Image { root, sessions, .. } = image(sources, shape)?;
+    proc_and_sys(&root, shape)?;
+    dev(&root, shape.shm_bytes, Some(&sessions))?;
+    protect(&root)?;
+    make_working_dir(&root, shape);
+    pivot(&root)
+}
+
+/// An image's root, built and mounted, without what a kernel adds to it.
+pub(crate) struct Image {
+    /// The root, opened.
+    pub root: OwnedFd,
+    /// The directory of the isolated sessions, as a detached mount.
+    pub sessions: OwnedFd,
+    /// Memory to build in, which is gone after a [`pivot`].
+    pub place: PathBuf,
+}
+
+/// Builds the image's root.
+pub(crate) fn image(sources: Sources, shape: &Shape<'_>) -> Result<Image> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).op("make mounts private")?;
     let writable = detach(sources.disk)?;
     let place = build_place()?;
     let overlaid_programs = !sources.programs.is_empty();
     let (root, areas) = overlay(&place, sources.layers, writable, shape)?;
-    let root_path = place.join("root");
-    move_mount(&root, "", CWD, &root_path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).op("place the overlay")?;
-    let root = open_directory(CWD, &root_path).op("open the new root")?;
+    let root = self::place(&root, &place.join("root"))?;
 
     for (target, program) in sources.programs {
         attach(&program, &root, &target)?;
@@ -121,14 +139,22 @@ pub fn enter(sources: Sources, shape: &Shape<'_>) -> Result<()> {
         // While no /proc is there, by whose links a path could leave the root.
         trust::install(&root, &place, authority)?;
     }
-    proc_and_sys(&root, shape)?;
-    dev(&root, shape.shm_bytes, Some(&areas.sessions))?;
-    protect(&root)?;
+    Ok(Image { root, sessions: areas.sessions, place })
+}
+
+/// Mounts a detached mount onto a directory of our own and opens it.
+pub(crate) fn place(mount: &OwnedFd, path: &Path) -> Result<OwnedFd> {
+    let op = || format!("place a mount at {}", path.display());
+    move_mount(mount, "", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).op(op())?;
+    open_directory(CWD, path).op(op())
+}
+
+/// Makes the image's working directory where the image lacks it.
+pub(crate) fn make_working_dir(root: &OwnedFd, shape: &Shape<'_>) {
     if let Some(path) = shape.working_dir.and_then(|path| path.strip_prefix('/')).filter(|path| !path.is_empty()) {
         // One that is reached through a link of the image exists already, or execd will say that it does not.
-        let _ = directory(&root, Path::new(path));
+        let _ = directory(root, Path::new(path));
     }
-    pivot(&root)
 }
 
 /// Takes hold of a directory of the host before the build tmpfs may cover it (a data directory below `/tmp`).
@@ -150,7 +176,7 @@ fn build_place() -> Result<PathBuf> {
     let place = place.ok_or_else(|| Failure::internal("this machine has none of /tmp, /mnt, /run, /usr"))?;
     let mount = filesystem("tmpfs", BUILD_PLACE_OPTIONS, sys::ATTR_NOSUID | sys::ATTR_NODEV)?;
     move_mount(&mount, "", CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).op("place the build tmpfs")?;
-    for name in ["root", "disk"] {
+    for name in ["root", "disk", "cell"] {
         std::fs::create_dir(place.join(name)).op("make a build directory")?;
     }
     Ok(place.to_owned())
@@ -422,7 +448,8 @@ fn lower_etc(layers: &[OwnedFd]) -> Result<Option<rustix::fs::Stat>> {
     Ok(None)
 }
 
-fn pivot(root: &OwnedFd) -> Result<()> {
+/// Makes an opened mount the root of this process; what was there before is gone.
+pub(crate) fn pivot(root: &OwnedFd) -> Result<()> {
     rustix::process::fchdir(root).op("enter the new root")?;
     rustix::process::pivot_root(".", ".").op("pivot into the new root")?;
     unmount(".", UnmountFlags::DETACH).op("leave the host's tree")?;

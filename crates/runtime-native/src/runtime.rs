@@ -19,11 +19,12 @@ use tokio::sync::{Mutex, mpsc};
 use crate::client::Client;
 use crate::error::{Failure, Kind, Result};
 use crate::exits;
+use crate::gvisor;
 use crate::paths::Paths;
 use crate::trust::{self, Authority};
 use crate::unpacker::JailerUnpack;
 use crate::user::memory_file;
-use crate::wire::{Plan, PlanLimits, Reply, Request};
+use crate::wire::{Kernel, Plan, PlanLimits, Reply, Request};
 
 mod network;
 mod sessions;
@@ -165,6 +166,7 @@ impl NativeRuntime {
             user: stand.user,
             working_dir: stand.working_dir,
             limits,
+            kernel: self.kernel(),
             network: spec.network.clone(),
             authority,
             leased: spec.leased,
@@ -200,6 +202,11 @@ impl NativeRuntime {
             }
             (other, _) => Err(unexpected(&other).into()),
         }
+    }
+
+    /// On which kernel sandboxes run.
+    fn kernel(&self) -> Kernel {
+        if self.capabilities.isolation.kind == gvisor::NAME { Kernel::Gvisor } else { Kernel::Host }
     }
 
     /// The limits to enforce; refuses what this machine cannot enforce, by the field's name.
@@ -359,7 +366,8 @@ impl Runtime for NativeRuntime {
     }
 
     fn isolated(&self) -> Option<&dyn lifecycle::isolated::Isolated> {
-        Some(self)
+        // They are mounts and namespaces of the machine's kernel, which is not the one that programs have there.
+        (self.kernel() == Kernel::Host).then_some(self as _)
     }
 
     fn sockets(&self) -> Option<&dyn lifecycle::runtime::Sockets> {

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 
 use protocol::execd::boot::{BootConfig, BootUser};
-use rustix::fs::{MemfdFlags, SeekFrom};
+use rustix::fs::{MemfdFlags, Mode, OFlags, ResolveFlags, SeekFrom};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Failure, Kind, Result};
@@ -26,9 +26,9 @@ pub struct Identity {
     pub home: Option<String>,
 }
 
-/// Looks the user up in this process's root.
-pub fn look_up(user: &str) -> Result<Identity> {
-    resolve(user, &read_database("/etc/passwd"), &read_database("/etc/group"))
+/// Looks the user up beneath this root, whose links lead nowhere else.
+pub fn look_up(user: &str, root: &OwnedFd) -> Result<Identity> {
+    resolve(user, &read_database(root, "etc/passwd"), &read_database(root, "etc/group"))
 }
 
 /// Fills the identity into a boot configuration.
@@ -54,9 +54,11 @@ pub fn memory_file(name: &str, bytes: &[u8]) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-fn read_database(path: &str) -> String {
+fn read_database(root: &OwnedFd, path: &str) -> String {
     let mut text = String::new();
-    if let Ok(file) = std::fs::File::open(path) {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    if let Ok(file) = rustix::fs::openat2(root, path, flags, Mode::empty(), resolve).map(std::fs::File::from) {
         // What cannot be read as text holds no user.
         let _ = file.take(DATABASE_BYTES).read_to_string(&mut text);
     }

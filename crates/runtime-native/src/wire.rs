@@ -202,6 +202,17 @@ impl From<Seen> for Observed {
     }
 }
 
+/// On which kernel a sandbox's programs run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kernel {
+    /// The machine's.
+    #[default]
+    Host,
+    /// gVisor's, in user space.
+    Gvisor,
+}
+
 /// What to build: no host path and no secret in it. The jailer keeps a copy on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -217,6 +228,9 @@ pub struct Plan {
     pub working_dir: Option<String>,
     /// Limits to enforce.
     pub limits: PlanLimits,
+    /// On which kernel its programs run.
+    #[serde(default)]
+    pub kernel: Kernel,
     /// Which way out it has.
     #[serde(default)]
     pub network: Network,

@@ -125,6 +125,7 @@ fn take_over(jail: &Jail, id: &SandboxId) -> Result<Option<Live<'static>>> {
         spare: None,
         lease: None,
         grace: Duration::from_millis(plan.grace_ms),
+        kernel: plan.kernel,
         limits: plan.limits,
         // They went with the monitor that had them.
         _namespaces: Vec::new(),

@@ -30,7 +30,7 @@ use crate::network;
 use crate::rootfs;
 use crate::state::{self, Monitor, Process, State};
 use crate::sys::{self, Cloned, MountChange};
-use crate::wire::{self, Plan, Reply};
+use crate::wire::{self, Kernel, Plan, Reply};
 
 /// Namespaces of every sandbox but the cgroup one, which PID 1 enters once it is in its groups.
 const NAMESPACES: i32 = libc::CLONE_NEWUSER
@@ -80,6 +80,8 @@ pub struct Live<'a> {
     pub lease: Option<OwnedFd>,
     /// Grace at the end of the lease.
     pub grace: Duration,
+    /// On which kernel its programs run.
+    pub kernel: Kernel,
     /// Limits, for the words of the exit record.
     pub limits: wire::PlanLimits,
     /// Namespaces that are kept open for its isolated sessions, which look for them here by way of /proc.
@@ -111,7 +113,9 @@ pub fn run(jail: &Jail, mut order: Order<'_>, reply: OwnedFd) {
         }
     };
     let seat = order.seat.take();
-    let made = crate::policy::check(&order.plan, &jail.paths).and_then(|()| make(jail, order, seat.as_ref()));
+    let made = crate::policy::check(&order.plan, &jail.paths)
+        .and_then(|()| crate::policy::check_kernel(&order.plan, jail.kernel()))
+        .and_then(|()| make(jail, order, seat.as_ref()));
     match made {
         Ok(Made { live, receipt, sockets }) => {
             answer(&reply, &Reply::Created { receipt: Box::new(receipt) }, &sockets);
@@ -282,6 +286,7 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<Made<'
             by_path: by_path(jail, plan),
             by_process: jail.by_process(&plan.limits),
             ids: jail.ids(),
+            within: deadline.saturating_duration_since(Instant::now()),
         }),
     };
     drop((listener, pipes.boot.0, pipes.control.1, pipes.errors.1, pipes.status.1, pipes.console.1));
@@ -303,7 +308,10 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<Made<'
     let namespaces = session::to_keep(jail, pid)?;
     let disk_root = disk.as_ref().map(|disk| disk::open_root(&disk.mount)).transpose().op("open the disk")?;
     let limits = receipt::Limits::read(jail, plan, group.as_ref(), disk_root.as_ref());
-    await_exec(pipes.errors.0.as_fd(), deadline)?;
+    await_exec(pipes.errors.0.as_fd(), deadline).map_err(|failure| match plan.kernel {
+        Kernel::Host => failure,
+        Kernel::Gvisor => with_console(failure, &pipes.console.0),
+    })?;
 
     // execd reads its configuration first, so nothing of the user's runs before the kernel's word is taken.
     let sockets = take_sockets(plan, pipes.control.0.as_fd())?;
@@ -326,6 +334,7 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<Made<'
         spare: disk.filter(|_| copy.is_some()).map(|disk| (disk, order.home)),
         lease: order.lease,
         grace,
+        kernel: plan.kernel,
         limits: plan.limits.clone(),
         _namespaces: namespaces,
         watching: Some(watching),
@@ -432,7 +441,7 @@ fn map_ids(jail: &Jail, pid: Pid, slot: Option<Slot>) -> Result<()> {
 /// Makes the detached mounts in the host's namespace and lets PID 1 go on.
 fn send_go(jail: &Jail, pid: Pid, plan: &Plan, disk: Option<&OwnedFd>, control: BorrowedFd<'_>) -> Result<()> {
     if jail.mode == Mode::User {
-        let go = Go { layers: 0, programs: Vec::new(), disk: false };
+        let go = Go { layers: 0, programs: Vec::new(), gvisor: false, disk: false };
         return wire::send(control, &go, &[], SendFlags::empty()).op("let the sandbox go on");
     }
     let namespace = File::open(format!("/proc/{}/ns/user", pid.as_raw_nonzero())).op("open the user namespace")?;
@@ -449,13 +458,21 @@ fn send_go(jail: &Jail, pid: Pid, plan: &Plan, disk: Option<&OwnedFd>, control: 
         rootfs::seal_layer(&tree, None).op(format!("bind {}", path.display()))?;
         mounts.push(tree);
     }
+    let runsc = jail.config.runsc.as_ref().filter(|_| plan.kernel == Kernel::Gvisor);
+    if let Some(runsc) = runsc {
+        for path in [&runsc.path, &jail.paths.program()] {
+            let tree = rootfs::clone_tree(rustix::fs::CWD, path).op(format!("open {}", path.display()))?;
+            rootfs::seal_layer(&tree, None).op(format!("bind {}", path.display()))?;
+            mounts.push(tree);
+        }
+    }
     if let Some(disk) = disk {
         let change = MountChange { set: sys::ATTR_NOSUID | sys::ATTR_NODEV, id_map: Some(namespace.as_fd()) };
         sys::set_mount_attributes(disk.as_fd(), change).op("map the ids of the disk")?;
     }
     let mut fds: Vec<BorrowedFd<'_>> = mounts.iter().map(AsFd::as_fd).collect();
     fds.extend(disk.map(AsFd::as_fd));
-    let go = Go { layers: plan.layers.len(), programs, disk: disk.is_some() };
+    let go = Go { layers: plan.layers.len(), programs, gvisor: runsc.is_some(), disk: disk.is_some() };
     wire::send(control, &go, &fds, SendFlags::empty()).op("hand the mounts to the sandbox")
 }
 
@@ -526,7 +543,7 @@ fn await_execd(status: &mut StatusReader, init: BorrowedFd<'_>, deadline: Instan
     Ok(())
 }
 
-pub(super) fn wait(fds: &mut [PollFd<'_>], deadline: Instant) -> Result<()> {
+pub(crate) fn wait(fds: &mut [PollFd<'_>], deadline: Instant) -> Result<()> {
     let left = deadline.saturating_duration_since(Instant::now());
     let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
     match poll(fds, Some(&timeout)) {

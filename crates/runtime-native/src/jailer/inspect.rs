@@ -17,10 +17,11 @@ use super::seat;
 use super::watch::{self, Disk};
 use crate::cgroup::Freeze;
 use crate::error::{Context, Failure, Kind, Result};
+use crate::gvisor::{self, Told};
 use crate::idrange;
 use crate::state::{self, ExitRecord, Monitor, State};
 use crate::sys::ChildEnd;
-use crate::wire::{Plan, Seen};
+use crate::wire::{Kernel, Plan, Seen};
 
 /// How long a freeze may take: a process deep in the kernel holds it up.
 const FREEZE_DEADLINE: Duration = Duration::from_secs(10);
@@ -175,8 +176,13 @@ pub fn record_orphan(jail: &Jail, pid: Pid, end: ChildEnd) -> Result<()> {
             continue;
         }
         let plan = state::load::<Plan>(&entry.path(), state::PLAN)?;
+        let kernel = plan.as_ref().map(|plan| plan.kernel).unwrap_or_default();
         let limits = plan.map(|plan| plan.limits).unwrap_or_default();
         let counters = jail.group(&id).map(|group| group.counters()).unwrap_or_default();
+        let end = match kernel {
+            Kernel::Host => end,
+            Kernel::Gvisor => gvisor::main_end(end, Told::Unheard, counters),
+        };
         return watch::write(jail, &id, watch::judge(end, None, counters, Disk::HasRoom, &limits));
     }
     Ok(())

@@ -39,11 +39,12 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::{Group, Hierarchies};
 use crate::disk::Disk;
 use crate::error::{Context, Failure, Kind, Result};
+use crate::gvisor::Runsc;
 use crate::idrange::Foreign;
 use crate::init::Ids;
 use crate::paths::Paths;
 use crate::sys::{self, Forked};
-use crate::wire::{self, Plan, Reply, Request};
+use crate::wire::{self, Kernel, Plan, Reply, Request};
 use crate::{probe, seccomp};
 
 /// What the supervisor tells the jailer at its start.
@@ -55,6 +56,9 @@ pub struct JailerConfig {
     pub server: Option<ServerIds>,
     /// Disks kept ready.
     pub disk_stock: usize,
+    /// The program on which every sandbox runs; without one they run on the machine's own kernel.
+    #[serde(default)]
+    pub runsc: Option<Runsc>,
 }
 
 impl JailerConfig {
@@ -65,7 +69,7 @@ impl JailerConfig {
 
     /// A jailer for this data directory, with defaults.
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
-        Self { data_dir: data_dir.into(), server: None, disk_stock: Self::DISK_STOCK }
+        Self { data_dir: data_dir.into(), server: None, disk_stock: Self::DISK_STOCK, runsc: None }
     }
 }
 
@@ -112,6 +116,9 @@ impl Jail {
         let paths = Paths::new(&config.data_dir);
         let mode = if rustix::process::geteuid().is_root() { Mode::Root } else { Mode::User };
         prepare_directories(&paths, &config)?;
+        if config.runsc.is_some() {
+            show_program(&paths, execd)?;
+        }
         let cgroup_parent = paths.cgroup();
         let (cgroups, undelegated) = limits::cgroups(mode, &cgroup_parent)?;
         let disk_images = mode == Mode::Root && probe::disk_images().is_ok();
@@ -152,6 +159,16 @@ impl Jail {
             Mode::Root => Ids::Range,
             Mode::User => self.user_ids.ids(),
         }
+    }
+
+    /// On which kernel sandboxes run.
+    pub fn kernel(&self) -> Kernel {
+        if self.config.runsc.is_some() { Kernel::Gvisor } else { Kernel::Host }
+    }
+
+    /// What receipts and capabilities say of that.
+    pub fn isolation(&self) -> lifecycle::runtime::Isolation {
+        self.config.runsc.as_ref().map(Runsc::isolation).unwrap_or_default()
     }
 
     /// Makes the server the owner of a file.
@@ -540,6 +557,16 @@ fn sweep(paths: &Paths) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Puts the program into a file that can be mounted, for sandboxes whose kernel opens it by name. The file of an earlier
+/// jailer stays as it is for whoever has it.
+fn show_program(paths: &Paths, program: &[u8]) -> Result<()> {
+    let path = paths.program();
+    let temporary = path.with_extension("new");
+    fs::write(&temporary, program).op("write execd")?;
+    fs::set_permissions(&temporary, fs::Permissions::from_mode(0o555)).op("write execd")?;
+    fs::rename(&temporary, &path).op("write execd")
 }
 
 /// Puts the program into sealed memory that the sandbox's root can execute but neither read, write nor trace.

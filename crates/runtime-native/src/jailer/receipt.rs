@@ -11,10 +11,11 @@ use super::{Jail, Mode};
 use crate::cgroup::Group;
 use crate::disk::Size;
 use crate::error::{Context, Failure, Result};
+use crate::gvisor::{self, Sentry};
 use crate::idrange::Slot;
 use crate::init::KEPT;
 use crate::probe;
-use crate::wire::Plan;
+use crate::wire::{Kernel, Plan};
 
 /// Namespaces that every sandbox has of its own: name in /proc and name in the receipt.
 const NAMESPACES: &[(&str, &str)] = &[
@@ -87,19 +88,25 @@ impl Limits {
 /// Reads everything else back and compares it with the plan.
 pub fn read(jail: &Jail, plan: &Plan, pid: Pid, slot: Option<Slot>, limits: Limits, way_out: &str) -> Result<Receipt> {
     let process = format!("/proc/{}", pid.as_raw_nonzero());
-    let status = fs::read_to_string(format!("{process}/status")).op("read back the sandbox's status")?;
+    let confined = match plan.kernel {
+        Kernel::Host => pid,
+        Kernel::Gvisor => Sentry::below(pid)?.pid,
+    };
+    let status = fs::read_to_string(format!("/proc/{}/status", confined.as_raw_nonzero()));
+    let status = status.op("read back the sandbox's status")?;
     let field =
         |name: &str| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim_start_matches(':').trim()));
     let effective = field("CapEff").and_then(|hex| u64::from_str_radix(hex, 16).ok());
     let effective = effective.ok_or_else(|| Failure::internal("read back CapEff"))?;
     let namespaces = own_namespaces(jail, &process)?;
-    let root = root_mount(&process)?;
+    let root = root_mount(&process, plan.kernel)?;
 
     let receipt = Receipt {
         mode: mode(jail.mode).to_owned(),
         id_range: read_range(&process),
         namespaces,
         limits: limits.0,
+        isolation: jail.isolation(),
         rootfs: if jail.mode == Mode::Root { "overlay (id-mapped)" } else { "overlay" }.to_owned(),
         seccomp: field("Seccomp") == Some("2"),
         no_new_privs: field("NoNewPrivs") == Some("1"),
@@ -135,9 +142,13 @@ fn own_namespaces(jail: &Jail, process: &str) -> Result<Vec<String>> {
     Ok(own)
 }
 
-fn root_mount(process: &str) -> Result<String> {
+fn root_mount(process: &str, kernel: Kernel) -> Result<String> {
+    let place = match kernel {
+        Kernel::Host => "/",
+        Kernel::Gvisor => gvisor::ROOT,
+    };
     let table = fs::read_to_string(format!("{process}/mountinfo")).op("read back the sandbox's mounts")?;
-    let root = table.lines().find(|line| line.split(' ').nth(4) == Some("/"));
+    let root = table.lines().find(|line| line.split(' ').nth(4) == Some(place));
     root.map(str::to_owned).ok_or_else(|| Failure::internal("the sandbox has no root mount"))
 }
 
@@ -197,8 +208,12 @@ fn compare(receipt: &Receipt, plan: &Plan, slot: Option<Slot>, effective: u64, r
     if !receipt.seccomp || !receipt.no_new_privs {
         return less("no system-call filter or no no_new_privs".to_owned());
     }
-    if effective & !KEPT.bits() != 0 {
-        return less(format!("capabilities {}", names(effective & !KEPT.bits()).join(" ")));
+    let kept = match plan.kernel {
+        Kernel::Host => KEPT,
+        Kernel::Gvisor => gvisor::KEPT,
+    };
+    if effective & !kept.bits() != 0 {
+        return less(format!("capabilities {}", names(effective & !kept.bits()).join(" ")));
     }
     if receipt.namespaces.len() != NAMESPACES.len() {
         return less(format!("only the namespaces {}", receipt.namespaces.join(" ")));

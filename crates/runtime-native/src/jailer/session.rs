@@ -30,7 +30,7 @@ use crate::session_init::{self, Birth};
 use crate::session_root;
 use crate::state::{self, Monitor, Process, State};
 use crate::sys::{self, Cloned, Forked};
-use crate::wire::{self, Plan};
+use crate::wire::{self, Kernel, Plan};
 
 /// How long execd may take to be ready; the machine may be overloaded.
 const START_DEADLINE: Duration = Duration::from_secs(20);
@@ -70,6 +70,9 @@ pub fn start(jail: &Jail, order: &Order) -> Result<()> {
     check(&order.spec)?;
     let sessions = jail.paths.sessions(&order.sandbox);
     let home = Home::open(jail, &order.sandbox)?;
+    if home.plan.kernel != Kernel::Host {
+        return Err(Failure::new(Kind::Unsupported, "a gVisor sandbox has no isolated sessions"));
+    }
     make_directory(&sessions)?;
     let _lock = lock(&sessions)?;
     let directory = jail.paths.session(&order.sandbox, &order.record.id);

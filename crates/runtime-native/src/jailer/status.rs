@@ -18,6 +18,8 @@ pub struct StatusReader {
     failure: Option<String>,
     end: Option<StatusLine>,
     open: bool,
+    /// Whether this reader has been there from the start.
+    heard: bool,
 }
 
 impl StatusReader {
@@ -25,13 +27,13 @@ impl StatusReader {
     pub fn new(fd: OwnedFd) -> Self {
         // A pipe of ours accepts the flag; if it did not, polls before each read would still keep us from blocking.
         let _ = rustix::io::ioctl_fionbio(&fd, true);
-        Self { fd, partial: Vec::new(), ready: false, failure: None, end: None, open: true }
+        Self { fd, partial: Vec::new(), ready: false, failure: None, end: None, open: true, heard: true }
     }
 
     /// A reader without a pipe: of a sandbox that was taken over.
     pub fn closed() -> Result<Self> {
         let (reader, _) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).op("make a pipe")?;
-        Ok(Self { open: false, ready: true, ..Self::new(reader) })
+        Ok(Self { open: false, ready: true, heard: false, ..Self::new(reader) })
     }
 
     /// Whether the API answers and the main process was started.
@@ -47,6 +49,11 @@ impl StatusReader {
     /// The first report of the main process's end.
     pub fn end(&self) -> Option<&StatusLine> {
         self.end.as_ref()
+    }
+
+    /// Whether everything that execd said was heard.
+    pub fn heard(&self) -> bool {
+        self.heard
     }
 
     /// Whether more may come.

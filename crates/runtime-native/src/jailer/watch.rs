@@ -14,12 +14,14 @@ use rustix::io::Errno;
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
 use super::create::Live;
+use super::status::StatusReader;
 use super::{Jail, destroy, stock};
 use crate::cgroup::Counters;
 use crate::error::{Context, Failure, Result};
+use crate::gvisor::{self, Told};
 use crate::state::{self, ExitRecord};
 use crate::sys::{self, ChildEnd};
-use crate::wire::PlanLimits;
+use crate::wire::{Kernel, PlanLimits};
 
 /// Bytes of console output kept in each of the two halves of the log.
 pub const CONSOLE_HALF_BYTES: u64 = 512 << 10;
@@ -145,10 +147,22 @@ fn record(jail: &Jail, live: &mut Live<'_>, console: &mut Console) -> Result<()>
         console.drain(&live.console);
         return Ok(());
     }
+    let end = match live.kernel {
+        Kernel::Host => end,
+        Kernel::Gvisor => gvisor::main_end(end, told(&live.status), counters),
+    };
     let exit = judge(end, live.status.end(), counters, disk, &live.limits);
     write(jail, &live.id, exit)?;
     console.drain(&live.console);
     Ok(())
+}
+
+fn told(status: &StatusReader) -> Told {
+    match status.end() {
+        Some(_) => Told::End,
+        None if status.heard() => Told::Nothing,
+        None => Told::Unheard,
+    }
 }
 
 /// Asks the kernel how a process ended that its parent waits for, which may come a moment after its end.

@@ -10,6 +10,7 @@ fn plan(layer: &str) -> Plan {
         user: None,
         working_dir: None,
         limits: PlanLimits::default(),
+        kernel: Kernel::Host,
         network: Network::None,
         authority: None,
         leased: false,

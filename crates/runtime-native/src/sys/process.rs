@@ -200,6 +200,44 @@ impl std::os::fd::AsFd for ChildSignals {
     }
 }
 
+/// A descriptor that becomes readable when one of some signals comes.
+pub struct Signals(OwnedFd);
+
+impl Signals {
+    /// Blocks these signals for this process, which must have one thread, and returns a descriptor that reports them.
+    pub fn block(signals: &[libc::c_int]) -> Result<Self, Errno> {
+        // SAFETY: all-zero is a valid signal set, and `sigemptyset` initialises it anyway.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `set` is valid for writes.
+        unsafe { libc::sigemptyset(&raw mut set) };
+        for signal in signals {
+            // SAFETY: `set` is valid; a number that is no signal is refused.
+            check(unsafe { libc::sigaddset(&raw mut set, *signal) }.into())?;
+        }
+        // SAFETY: changes only this thread's mask; the process has one thread.
+        check(unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) }.into())?;
+        // SAFETY: `set` is valid; -1 asks for a new descriptor.
+        let fd = check(unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) }.into())?;
+        // SAFETY: the kernel just returned this descriptor; nobody else owns it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
+    }
+
+    /// The number of one that has come.
+    pub fn next(&self) -> Option<libc::c_int> {
+        let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
+        let length = rustix::io::read(&self.0, &mut info).ok()?;
+        // The number is the first field.
+        let number = info.get(..length)?.first_chunk::<4>()?;
+        Some(u32::from_ne_bytes(*number).cast_signed())
+    }
+}
+
+impl std::os::fd::AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// Gives the process a fresh session of signals: nothing blocked, SIGPIPE and SIGCHLD by default.
 pub fn reset_signals() -> Result<(), Errno> {
     // SAFETY: all-zero is a valid signal set, and `sigemptyset` initialises it anyway.

@@ -17,7 +17,7 @@ use runtime_native::error::Failure;
 use runtime_native::jailer::JailerConfig;
 use runtime_native::paths::Paths;
 use runtime_native::user::memory_file;
-use runtime_native::wire::{self, Plan, PlanLimits, Reply, Request, Seen};
+use runtime_native::wire::{self, Kernel, Plan, PlanLimits, Reply, Request, Seen};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -360,6 +360,7 @@ pub fn plan() -> Plan {
         user: None,
         working_dir: None,
         limits: PlanLimits { memory_bytes: Some(256 << 20), pids: Some(256), ..PlanLimits::default() },
+        kernel: Kernel::default(),
         network: lifecycle::spec::Network::None,
         authority: None,
         leased: false,

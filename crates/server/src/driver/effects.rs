@@ -25,7 +25,7 @@ pub(crate) const CONSOLE_BYTES: usize = 64 * 1024;
 /// How an effect ended.
 pub(super) enum Outcome {
     Created {
-        receipt: Receipt,
+        receipt: Box<Receipt>,
         /// Layers of its image.
         layers: Vec<String>,
         /// What is known of its credentials.
@@ -98,7 +98,11 @@ impl Driver {
                         return failed(&RuntimeError::new(ErrorKind::Internal, message));
                     }
                     let layers = layers_of(&app, &spec.image).await;
-                    Outcome::Created { receipt: created.receipt, layers, credentials: credentials.map(Box::new) }
+                    Outcome::Created {
+                        receipt: Box::new(created.receipt),
+                        layers,
+                        credentials: credentials.map(Box::new),
+                    }
                 }
                 Err(error) => failed(&error),
             }

@@ -439,7 +439,7 @@ impl Driver {
             Outcome::Created { receipt, layers, credentials } => {
                 self.row.layers = layers;
                 self.row.credentials = credentials.map(|known| *known);
-                self.fact(Event::Created, Some(receipt)).await
+                self.fact(Event::Created, Some(*receipt)).await
             }
             Outcome::Event(event) => {
                 if matches!(event, Event::DestroyFailed { .. }) {
