@@ -81,7 +81,8 @@ pub async fn start() -> Result<Engine, Failure> {
         server::config::load(&Sources::default()).map_err(|error| Failure::new("CONFIG", with_causes(&error)))?;
     let (part, lock) = data_dir::make_embedded(&root)?;
     let (ours, theirs) = wire::pair().map_err(|errno| failed("make the jailer's socket", errno.into()))?;
-    let jailer = jailer::command(&part, Identity::Same, DISK_STOCK)?
+    let runsc = jailer::runsc(&config)?;
+    let jailer = jailer::command(&part, Identity::Same, DISK_STOCK, runsc.as_ref())?
         .stdin(Stdio::from(theirs))
         .spawn()
         .map_err(|error| failed("start the jailer", error))?;
@@ -139,7 +140,7 @@ async fn remove_engine(part: &Path, config: &Config) -> Result<(), Failure> {
     // The shared images are left alone: files that this process made there would belong to the wrong user.
     let _ = std::fs::remove_file(part.join("images"));
     let (ours, theirs) = wire::pair().map_err(|errno| failed("make the jailer's socket", errno.into()))?;
-    let mut jailer = jailer::command(part, Identity::Same, 0)?
+    let mut jailer = jailer::command(part, Identity::Same, 0, None)?
         .stdin(Stdio::from(theirs))
         .spawn()
         .map_err(|error| failed("start the jailer", error))?;

@@ -4,7 +4,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::ExitCode;
 
+use runtime_native::gvisor::Runsc;
 use runtime_native::jailer::{JailerConfig, ServerIds};
+use server::Config;
+use server::config::SecureRuntime;
 use tokio::process::Command;
 
 use super::data_dir::Identity;
@@ -13,11 +16,12 @@ use crate::failure::Failure;
 
 /// A command that starts a jailer; its standard input must become the request socket. Nothing secret is in its
 /// arguments, and its environment is empty but for the search path of the few programs that it runs.
-pub fn command(data_dir: &Path, api: Identity, disk_stock: usize) -> Result<Command, Failure> {
+pub fn command(data_dir: &Path, api: Identity, disk_stock: usize, runsc: Option<&Runsc>) -> Result<Command, Failure> {
     let program =
         std::env::current_exe().map_err(|error| Failure::new("START_FAILED", format!("find this program: {error}")))?;
     let mut config = JailerConfig::new(data_dir);
     config.disk_stock = disk_stock;
+    config.runsc = runsc.cloned();
     if let Identity::Own { id } = api {
         config.server = Some(ServerIds { uid: id, gid: id });
     }
@@ -25,6 +29,20 @@ pub fn command(data_dir: &Path, api: Identity, disk_stock: usize) -> Result<Comm
     command.arg("jailer").arg(serde_json::to_string(&config).expect("paths and numbers serialize"));
     command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     Ok(command)
+}
+
+/// The gVisor on which sandboxes are to run, if they are to.
+///
+/// # Errors
+/// It is not there or cannot be used, with what to do.
+pub fn runsc(config: &Config) -> Result<Option<Runsc>, Failure> {
+    match config.secure_runtime {
+        SecureRuntime::None => Ok(None),
+        SecureRuntime::Gvisor => Runsc::find().map(Some).map_err(|failure| {
+            Failure::new("START_FAILED", format!("secure_runtime.type is gvisor: {}", failure.message))
+                .hint("`osb doctor` shows what is missing")
+        }),
+    }
 }
 
 /// Runs the jailer on the request socket that is its standard input. Called before any thread exists.

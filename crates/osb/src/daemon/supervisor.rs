@@ -11,6 +11,7 @@ use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
 use ::egress::Memory;
+use runtime_native::gvisor::Runsc;
 use runtime_native::jailer::JailerConfig;
 use runtime_native::wire;
 use rustix::net::{RecvFlags, SendFlags};
@@ -69,7 +70,8 @@ async fn supervise(setup: Setup<'_>, listener: TcpListener) -> Result<ExitCode, 
     let identity = Identity::of_api();
     let published = Published { url: format!("http://{address}"), pid: std::process::id() };
     let mut stop = Stop::new()?;
-    let mut jailer = Jailer::start(setup.data.root(), identity)?;
+    let runsc = jailer::runsc(&setup.config)?;
+    let mut jailer = Jailer::start(setup.data.root(), identity, runsc.as_ref())?;
     let memory = egress::memory(setup.data.authority_secret()?)?;
     let mut egress = WayOut::start(&memory)?;
     let mut api = Api::start(&setup, identity, &listener, &jailer, &egress)?;
@@ -87,7 +89,7 @@ async fn supervise(setup: Setup<'_>, listener: TcpListener) -> Result<ExitCode, 
             status = jailer_child.wait() => {
                 tracing::warn!(status = %describe(status), "jailer ended, starting another");
                 pause_unless(*jailer_was_ready, &mut failed_starts, "jailer").await?;
-                jailer = Jailer::start(setup.data.root(), identity)?;
+                jailer = Jailer::start(setup.data.root(), identity, runsc.as_ref())?;
                 api.voice.send(&ToApi::Jailer, &[jailer.socket.as_fd()])?;
             }
             status = egress_process.child.wait() => {
@@ -187,9 +189,9 @@ struct Jailer {
 }
 
 impl Jailer {
-    fn start(root: &Path, identity: Identity) -> Result<Self, Failure> {
+    fn start(root: &Path, identity: Identity, runsc: Option<&Runsc>) -> Result<Self, Failure> {
         let (ours, theirs) = wire::pair().map_err(|errno| internal("make the jailer's socket", errno.into()))?;
-        let child = jailer::command(root, identity, JailerConfig::DISK_STOCK)?
+        let child = jailer::command(root, identity, JailerConfig::DISK_STOCK, runsc)?
             .stdin(Stdio::from(theirs))
             .spawn()
             .map_err(|error| internal("start the jailer", error))?;

@@ -127,6 +127,18 @@ pub(super) const KEYS: &[Key] = &[
         Some("false"),
         "whether credentials may be bound to http, where everybody on the way reads them",
     ),
+    key(
+        "secure_runtime.type",
+        Kind::OneOf(&["", "gvisor"]),
+        Some("\"\""),
+        "what every sandbox runs on: empty is the machine's own kernel, gvisor is runsc, which must be installed",
+    ),
+    key(
+        "secure_runtime.docker_runtime",
+        Kind::OneOf(&["", "runsc"]),
+        Some("\"\""),
+        "published name of the runtime of that type; may be left out",
+    ),
 ];
 
 /// A hundred years: anything above is a mistake.
@@ -159,7 +171,7 @@ pub(super) const UNSUPPORTED: &[(&str, &str)] = &[
     ("docker.", "the Docker runtime does not exist here yet"),
     ("kubernetes.", "the Kubernetes runtime does not exist here yet"),
     ("agent_sandbox.", "the Kubernetes runtime does not exist here yet"),
-    ("secure_runtime.", "other OCI runtimes do not exist here yet"),
+    ("secure_runtime.k8s_runtime_class", "the Kubernetes runtime does not exist here yet"),
 ];
 
 /// Published variable names beside `OSB_<SECTION>_<KEY>`.

@@ -13,7 +13,7 @@ use toml::{Table, Value};
 use super::keys::{KEYS, Key, PUBLISHED_ENV, UNSUPPORTED};
 use super::{
     Config, ConfigError, DefaultPolicy, Effective, Egress, Entry, Images, Ingress, Log, Native, Proxy, RenewIntent,
-    Server, Source, StoreConfig,
+    SecureRuntime, Server, Source, StoreConfig,
 };
 
 /// Variable with the path of the configuration file (published).
@@ -182,7 +182,21 @@ impl Values {
                 upstream_ca_pem: self.upstream_ca()?,
                 vault_plain_http: self.get("egress.vault_plain_http").and_then(|v| v.as_bool()).expect("has a default"),
             },
+            secure_runtime: self.secure_runtime()?,
         })
+    }
+
+    /// What sandboxes run on; the published name of its runtime means nothing without a type.
+    fn secure_runtime(&self) -> Result<SecureRuntime, ConfigError> {
+        let (kind, name) = ("secure_runtime.type", "secure_runtime.docker_runtime");
+        match (self.text(kind).unwrap_or_default().as_str(), self.text(name).unwrap_or_default().as_str()) {
+            ("", "") => Ok(SecureRuntime::None),
+            ("", _) => {
+                let origin = self.0.get(name).map_or(Source::Default, |(_, source)| source.clone());
+                Err(ConfigError::Value { key: name, origin, problem: format!("needs {kind}, too") })
+            }
+            _ => Ok(SecureRuntime::Gvisor),
+        }
     }
 
     /// The keys of links: named and active both, or neither.

@@ -41,6 +41,8 @@ pub struct Config {
     pub images: Images,
     /// `[egress]`.
     pub egress: Egress,
+    /// `[secure_runtime]`.
+    pub secure_runtime: SecureRuntime,
 }
 
 /// Listening, access and limits.
@@ -138,6 +140,15 @@ pub struct Egress {
     pub upstream_ca_pem: Vec<String>,
     /// Whether credentials may be bound to requests that are not encrypted.
     pub vault_plain_http: bool,
+}
+
+/// What every sandbox runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecureRuntime {
+    /// The machine's own kernel.
+    None,
+    /// gVisor.
+    Gvisor,
 }
 
 /// What a sandbox without a policy of its own may reach.

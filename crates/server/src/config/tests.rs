@@ -139,3 +139,20 @@ fn authorities_of_origins_are_read_while_they_can_be() {
     std::fs::write(&good, "-----BEGIN CERTIFICATE-----\n".repeat(8000)).expect("written");
     refused(&file(&good), &[], "longer than");
 }
+
+#[test]
+fn a_secure_runtime_is_gvisor_or_none() {
+    use super::SecureRuntime;
+    let loaded = |file: &str| from(file, &[], &[]).expect("is fine").0.secure_runtime;
+    assert_eq!(loaded(""), SecureRuntime::None);
+    assert_eq!(loaded("[secure_runtime]\ntype = \"\"\n"), SecureRuntime::None);
+    assert_eq!(loaded("[secure_runtime]\ntype = \"gvisor\"\n"), SecureRuntime::Gvisor);
+    assert_eq!(loaded("[secure_runtime]\ntype = \"gvisor\"\ndocker_runtime = \"runsc\"\n"), SecureRuntime::Gvisor);
+    refused("[secure_runtime]\ntype = \"kata\"\n", &[], "secure_runtime.type from file: must be one of \"\", gvisor");
+    refused(
+        "[secure_runtime]\ndocker_runtime = \"runsc\"\n",
+        &[],
+        "docker_runtime from file: needs secure_runtime.type",
+    );
+    refused("[secure_runtime]\nk8s_runtime_class = \"gvisor\"\n", &[], "secure_runtime.k8s_runtime_class");
+}

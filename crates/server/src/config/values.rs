@@ -88,7 +88,10 @@ impl Kind {
             Self::Integer { min, max } => format!("a whole number from {min} to {max}"),
             Self::Fraction { min, max } => format!("a number from {min} to {max}"),
             Self::Switch => "true or false".to_owned(),
-            Self::OneOf(words) => format!("one of {}", words.join(", ")),
+            Self::OneOf(words) => {
+                let named = words.iter().map(|word| if word.is_empty() { "\"\"" } else { word });
+                format!("one of {}", named.collect::<Vec<_>>().join(", "))
+            }
             Self::List => "a list of texts".to_owned(),
             Self::Keys => "a list of { key_id, key }, or a=BASE64,b=BASE64 in a variable".to_owned(),
         };

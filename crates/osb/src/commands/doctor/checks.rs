@@ -31,6 +31,7 @@ pub fn all(machine: &Machine) -> Vec<Check> {
         pid_max(machine),
         open_files(machine),
         python(machine),
+        gvisor(machine),
     ]);
     checks
 }
@@ -208,5 +209,14 @@ fn python(machine: &Machine) -> Check {
         None => {
             Check::weaker("python3 in the host image", "there is none").remedy("as root: apt-get install -y python3")
         }
+    }
+}
+
+fn gvisor(machine: &Machine) -> Check {
+    let name = "gvisor";
+    match &machine.gvisor {
+        Some(version) => Check::ok(name, format!("runsc {version}, for servers with secure_runtime.type = \"gvisor\"")),
+        // Nobody is worse off who did not ask for it, and who did is refused at the server's start.
+        None => Check::ok(name, "no runsc; for secure_runtime.type = \"gvisor\", as root: apt-get install -y runsc"),
     }
 }

@@ -42,6 +42,8 @@ pub struct Machine {
     pub seccomp: bool,
     /// Whether Landlock is on.
     pub landlock: bool,
+    /// Version of the machine's gVisor, where this user can use it.
+    pub gvisor: Option<String>,
     /// Version of the machine's python3.
     pub python: Option<String>,
     /// `kernel.pid_max`.
@@ -95,6 +97,7 @@ impl Machine {
             mkfs: find("mkfs.ext4"),
             seccomp: read("/proc/sys/kernel/seccomp/actions_avail").split_whitespace().any(|word| word == "errno"),
             landlock: read("/sys/kernel/security/lsm").split(',').any(|word| word.trim() == "landlock"),
+            gvisor: runtime_native::gvisor::Runsc::find().ok().map(|runsc| runsc.version),
             python: python(),
             pid_max: number("/proc/sys/kernel/pid_max"),
             open_files: (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX)),

@@ -50,6 +50,15 @@ fn what_is_missing_comes_with_what_to_do() {
 }
 
 #[test]
+fn gvisor_is_told_and_nobody_needs_it() {
+    let with = check(&Machine { gvisor: Some("1".into()), ..good() }, "gvisor");
+    assert!(with.found.starts_with("runsc 1"), "{with:?}");
+    let without = check(&good(), "gvisor");
+    assert_eq!(without.verdict, Verdict::Ok);
+    assert!(without.found.contains("apt-get install -y runsc"), "{without:?}");
+}
+
+#[test]
 fn os_080_a_machine_that_can_give_no_network_says_why() {
     let machine = Machine { network: Attempt::Failed("add a rule: no tproxy".into()), ..good() };
     let check = check(&machine, "network of sandboxes");

@@ -50,6 +50,7 @@ pub fn detail(sandbox: &Sandbox) -> String {
         ("labels", joined(&sandbox.metadata)),
         ("extensions", joined(&sandbox.extensions)),
         ("runtime", sandbox.runtime.clone()),
+        ("isolation", receipt.and_then(isolation)),
         ("limits", receipt.and_then(limits)),
         ("weaker", weaker.map(|list| list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("; "))),
     ])
@@ -66,6 +67,13 @@ fn exit(exit: &protocol::lifecycle::ExitStatus) -> String {
         text.push_str(&format!(": {detail}"));
     }
     text
+}
+
+/// On which kernel its programs run, where it is not the machine's.
+fn isolation(receipt: &Value) -> Option<String> {
+    let kind = receipt["isolation"]["kind"].as_str().filter(|kind| *kind != "namespaces")?;
+    let details = ["version", "platform"].map(|name| receipt["isolation"][name].as_str());
+    Some(details.into_iter().flatten().fold(kind.to_owned(), |text, detail| format!("{text} {detail}")))
 }
 
 /// The limits of a receipt in one line.

@@ -20,3 +20,11 @@ fn every_part_of_an_exit_is_told() {
     };
     assert_eq!(exit(&status), "oom signal 9: the limit of 64 MiB was reached");
 }
+
+#[test]
+fn a_kernel_of_its_own_is_named() {
+    let receipt = json!({ "isolation": { "kind": "gvisor", "platform": "ptrace", "version": "1.0" } });
+    assert_eq!(isolation(&receipt).as_deref(), Some("gvisor 1.0 ptrace"));
+    assert_eq!(isolation(&json!({ "isolation": { "kind": "namespaces" } })), None);
+    assert_eq!(isolation(&json!({})), None, "a sandbox of an earlier version");
+}
