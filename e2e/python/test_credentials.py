@@ -4,6 +4,7 @@ The worked example of docs/vault.md: a package index and a model API are allowed
 """
 
 import base64
+import contextlib
 import json
 import os
 import pathlib
@@ -49,16 +50,23 @@ def world(directory):
     made = internet.Internet(ports=(7001,))
     for name in ("api.test", "index.test", "open.test"):
         made.zone[name] = [made.public]
+    with origins(made, directory):
+        yield made
+    made.close()
+
+
+@contextlib.contextmanager
+def origins(world, directory):
+    """The secure origins, at port 443 of every address of the world."""
     server = subprocess.Popen(
-        ["ip", "netns", "exec", made.name, sys.executable, HERE / "secure.py", directory, SECRET, "443"],
+        ["ip", "netns", "exec", world.name, sys.executable, HERE / "secure.py", directory, SECRET, "443"],
         stdout=subprocess.PIPE,
         text=True,
     )
     assert server.stdout.readline() == "ready\n", "the secure origins did not start"
-    yield made
+    yield
     server.kill()
     server.wait()
-    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,256 @@
+"""Sandboxes on gVisor: the same clients, policies and vault, against a server with that setting.
+
+Most of it is the tests of the other modules, unchanged, with another server.
+"""
+
+import pathlib
+import signal
+import subprocess
+import time
+
+import pytest
+
+import clients
+import osb
+import test_credentials as credentials
+import test_network as network
+
+from conftest import minimal
+from test_commands import (  # noqa: F401
+    test_a_timeout_ends_the_whole_group,
+    test_background_has_status_and_logs,
+    test_exit_codes_are_the_commands_own,
+    test_stdout_and_stderr_are_told_apart,
+)
+from test_credentials import (  # noqa: F401
+    directory,
+    test_a_planted_secret_is_nowhere_in_the_sandbox,
+    test_os_089_a_vault_outlives_pause_resume_and_the_egress_process,
+    test_the_vault_can_be_emptied_and_filled_again_while_it_is_used,
+)
+from test_files import files, test_bytes_are_written_and_read, test_streams_go_in_and_out  # noqa: F401
+from test_network import (  # noqa: F401
+    test_addresses_networks_and_wildcards,
+    test_attack_26_there_is_nobody_next_to_a_sandbox,
+    test_attack_27_without_a_policy_the_public_internet_and_nothing_private,
+    test_attack_28_a_name_that_turns_private_is_refused,
+    test_attack_29_what_could_carry_a_tunnel_is_closed,
+    test_attack_31_a_tighter_policy_cuts_what_it_forbids_and_nothing_else,
+    test_os_076_policy_and_names_hold_when_the_whole_server_is_killed,
+    test_os_081_ipv6_is_under_the_same_policy,
+    test_what_the_operator_denies_no_policy_opens,
+)
+
+# An ordinary user of every machine.
+NOBODY = 65534
+GVISOR = '[secure_runtime]\ntype = "gvisor"\n'
+
+
+@pytest.fixture(scope="module")
+def world():
+    """The origins of both modules in one; the vault's secure ones have port 443."""
+    made = network.internet.Internet(ports=(80, 853, 7001, 7002))
+    for name in ("api.test", "index.test", "open.test"):
+        made.zone[name] = [made.public]
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def origins(world, directory):
+    """The secure origins, with what they were asked in the directory."""
+    with credentials.origins(world, directory):
+        yield
+
+
+@pytest.fixture(scope="module")
+def net(world, origins, directory, tmp_path_factory):
+    egress = f'[egress]\nalways_deny = ["always.test"]\nresolvers = ["{world.resolver}"]\n'
+    with osb.running(tmp_path_factory, "osb-gvisor", f'{egress}upstream_ca = ["{directory}/ca.pem"]\n{GVISOR}') as started:
+        yield started
+
+
+@pytest.fixture(params=["sync"])
+def client(request, net):
+    made = clients.Client(request.param, net.domain, net.key)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def one_client(client):
+    return client
+
+
+@pytest.fixture
+def sandbox(client):
+    return client.create()
+
+
+def receipt(net, sandbox):
+    with network.raw(net) as http:
+        return http.get(f"/sandboxes/{sandbox.id}").json()["receipt"]
+
+
+def said(sandbox, command):
+    execution = sandbox.commands.run(command)
+    return "".join(message.text for message in execution.logs.stdout).strip()
+
+
+def until(holds, seconds=10):
+    network.until(holds, lambda: "it does not hold", seconds)
+
+
+def test_the_kernel_is_gvisors_and_everybody_is_told(net, client, sandbox):
+    assert "gVisor" in said(sandbox, "dmesg")
+    told = receipt(net, sandbox)
+    assert told["isolation"]["kind"] == "gvisor" and told["isolation"]["version"]
+    assert told["seccomp"] and told["noNewPrivs"] and len(told["namespaces"]) == 7
+    assert not any("NET" in name or name == "CAP_SYS_ADMIN" for name in told["capabilities"]), told
+    with network.raw(net) as http:
+        assert http.get("/capabilities").json()["runtime"]["isolation"] == told["isolation"]
+
+
+def test_limits_hold(net, client):
+    sandbox = client.create(resource={"memory": "256Mi", "cpu": "500m", "pids": "160", "disk": "64Mi"})
+    limits = {name: limit["value"] for name, limit in receipt(net, sandbox)["limits"].items()}
+    assert (limits["memory"], limits["cpu"], limits["pids"]) == (256 << 20, 500, 160)
+    full = sandbox.commands.run("head -c 80M /dev/zero > /tmp/big")
+    assert full.exit_code != 0 and "No space left" in full.logs.stderr[0].text
+    burn = "import time; start = time.time()\nwhile time.process_time() < 0.5: pass\nprint(time.time() - start)"
+    assert float(said(sandbox, f'python3 -c "{burn}"')) > 0.5
+
+
+def test_too_little_for_gvisor_itself_is_refused_by_name(client):
+    for name, value in (("memory", "64Mi"), ("pids", "32")):
+        with pytest.raises(network.SandboxApiException, match=f"resourceLimits.{name}: gVisor itself"):
+            client.create(resource={name: value})
+
+
+def test_memory_that_runs_out_ends_the_sandbox_and_is_told(net, client):
+    """Its programs' memory is the kernel's in user space: there is no hog among them that could end alone."""
+    sandbox = client.create(resource={"memory": "192Mi"})
+    with pytest.raises(Exception):  # noqa: B017  the connection ends with the sandbox
+        sandbox.commands.run("python3 -c 'x = bytearray(400 << 20); print(len(x))'")
+    with network.raw(net) as http:
+        until(lambda: state_of(http, sandbox.id) != "Running")
+        assert http.get(f"/sandboxes/{sandbox.id}").json()["status"]["exit"]["kind"] == "oom"
+
+
+def test_a_fork_bomb_ends_its_own_sandbox(net, client):
+    sandbox, other = client.create(resource={"pids": "256"}), client.create()
+    bomb = "import os, time\nwhile os.fork(): pass\ntime.sleep(60)"
+    with pytest.raises(Exception):  # noqa: B017  the connection ends with the sandbox
+        sandbox.commands.run(f'python3 -c "{bomb}"')
+    with network.raw(net) as http:
+        until(lambda: state_of(http, sandbox.id) != "Running")
+        assert http.get(f"/sandboxes/{sandbox.id}").json()["status"]["exit"]["kind"] == "pids"
+    assert said(other, "echo lives") == "lives"
+
+
+def test_isolated_sessions_are_refused_by_name(net, sandbox):
+    with network.raw(net) as http:
+        where = http.get(f"/sandboxes/{sandbox.id}/endpoints/44772").json()
+        answer = http.post(f"http://{where['endpoint']}/v1/isolated/session", headers=where["headers"], json={})
+        assert answer.status_code == 503 and "solated" in answer.text, (answer.status_code, answer.text)
+
+
+def test_the_exit_of_the_main_process_is_its_own(net, client):
+    with network.raw(net) as http:
+        for entrypoint, expected in (
+            ("sleep 0.5; exit 9", {"kind": "exited", "code": 9}),
+            ("sleep 0.5; kill -15 $$", {"kind": "signaled", "signal": 15}),
+        ):
+            answer = http.post("/sandboxes", json=minimal(entrypoint=["sh", "-c", entrypoint]))
+            path = f"/sandboxes/{answer.json()['id']}"
+            until(lambda: http.get(path).json()["status"].get("exit"))  # noqa: B023
+            assert http.get(path).json()["status"]["exit"] == expected
+            http.delete(path)
+
+
+def test_a_deadline_ends_it_and_nothing_is_left(net):
+    def left():
+        return [line for line in processes() if "runsc-" in line]
+
+    with network.raw(net) as http:
+        before = (left(), mounts(), sorted(path.name for path in (net.data / "sandboxes").iterdir()))
+        made = http.post("/sandboxes", json=minimal(timeout=60)).json()["id"]
+        until(lambda: http.get(f"/sandboxes/{made}").json()["status"]["state"] == "Running", 30)
+        assert len(left()) > len(before[0])
+        soon = time.time() + 1
+        expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(soon + 1))
+        answer = http.post(f"/sandboxes/{made}/renew-expiration", json={"expiresAt": expires})
+        assert answer.status_code == 200, answer.text
+        until(lambda: state_of(http, made) in ("Terminated", None), 20)
+        until(lambda: (left(), mounts(), sorted(path.name for path in (net.data / "sandboxes").iterdir())) == before, 20)
+
+
+def test_it_lives_on_when_the_jailer_and_the_server_are_killed(net, client, sandbox):
+    before = said(sandbox, "cat /proc/sys/kernel/random/boot_id; echo x > /tmp/kept")
+    jailer = net.child("jailer")
+    network.os.kill(jailer, signal.SIGKILL)
+    network.os.kill(net.child("api-server"), signal.SIGKILL)
+    until(lambda: net.child("jailer") not in (None, jailer))
+    until(lambda: lives(net, sandbox), 20)
+    assert said(sandbox, "cat /tmp/kept") == "x"
+    assert before == said(sandbox, "cat /proc/sys/kernel/random/boot_id")
+
+
+def lives(net, sandbox):
+    with network.raw(net) as http:
+        try:
+            return http.get(f"/sandboxes/{sandbox.id}").json()["status"]["state"] == "Running"
+        except network.httpx.HTTPError:
+            return False
+
+
+def state_of(http, sandbox_id):
+    """None for one that is gone."""
+    answer = http.get(f"/sandboxes/{sandbox_id}")
+    return answer.json()["status"]["state"] if answer.status_code == 200 else None
+
+
+def processes():
+    return subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def mounts():
+    return pathlib.Path("/proc/self/mounts").read_text()
+
+
+def test_a_server_without_runsc_says_what_to_install(tmp_path):
+    """With a search for programs that finds nothing: its own mounts hide the place where runsc is."""
+    config = tmp_path / "config.toml"
+    config.write_text(GVISOR)
+    hide = "mount -t tmpfs none /usr/local/bin; mount --bind /dev/null /usr/bin/runsc; exec \"$@\""
+    started = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", hide, "sh", osb.binary("OSB_BIN", "osb"), "server", "--port", "0", "--config", config],
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "OSB_DATA_DIR": str(tmp_path / "data")},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert started.returncode != 0
+    assert "apt-get install -y runsc" in started.stderr, started.stderr
+
+
+def test_an_ordinary_user_is_refused_with_the_reason(net, tmp_path):
+    for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        parent.chmod(0o755)
+    config, data = tmp_path / "config.toml", tmp_path / "data"
+    config.write_text(GVISOR)
+    data.mkdir()
+    network.os.chown(data, NOBODY, NOBODY)
+    started = subprocess.run(
+        [net.program, "server", "--port", "0", "--config", config],
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/", "OSB_DATA_DIR": str(data)},
+        cwd="/",
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert started.returncode != 0
+    assert "runs as root" in started.stderr, started.stderr
