@@ -54,6 +54,8 @@ fn start(control: OwnedFd) -> io::Result<()> {
         .thread_name("egress")
         .enable_all()
         .build()?;
+    // The first random number of the crypto library takes it tens of milliseconds; whoever needs the second does not wait.
+    let warm = runtime.spawn_blocking(|| aws_lc_rs::rand::fill(&mut [0]));
     runtime.block_on(async {
         let mut instance = [0; 8];
         getrandom::fill(&mut instance).map_err(|_| io::Error::other("the kernel gives no random bytes"))?;
@@ -64,8 +66,12 @@ fn start(control: OwnedFd) -> io::Result<()> {
         // At a terminal Ctrl-C reaches every process of the group; the supervisor decides what it means.
         let _interrupt = signal(SignalKind::interrupt())?;
         tokio::select! {
-            ended = served => ended,
-            _ = terminate.recv() => Ok(()),
+            ended = served => ended?,
+            _ = terminate.recv() => {}
+        }
+        match warm.await {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(io::Error::other("the crypto library gives no random bytes")),
         }
     })
 }

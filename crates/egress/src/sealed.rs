@@ -96,6 +96,11 @@ impl Memory {
 pub struct Secret(Zeroizing<Vec<u8>>);
 
 impl Secret {
+    /// An empty one with room for so many bytes.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self(Zeroizing::new(Vec::with_capacity(bytes)))
+    }
+
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.0

@@ -14,7 +14,7 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use protocol::vault as wire;
@@ -168,6 +168,8 @@ struct Entry {
     secrets: Secrets,
     /// The change that led to this state: one that is put again, because nobody heard its answer, is not made again.
     last: Option<Operation>,
+    /// As it is sealed, so that a change of another sandbox does not have it written anew.
+    line: Option<Arc<Secret>>,
     /// The authority of a sandbox whose vault is lost, where it could be made again: the vault can be filled again.
     again: Option<Arc<Authority>>,
 }
@@ -191,33 +193,31 @@ impl Entry {
     }
 }
 
-/// Everything, as it is sealed.
-#[derive(Default, Serialize, Deserialize)]
-struct Kept {
-    sandboxes: BTreeMap<String, KeptOne>,
-}
-
-/// What is sealed of one sandbox.
+/// What is sealed of one sandbox: a line of JSON.
 #[derive(Serialize, Deserialize)]
-struct KeptOne {
+struct Kept {
+    sandbox: String,
     authority: Stored,
     vault: Option<vault::Sealed>,
     last: Option<Operation>,
 }
 
-impl KeptOne {
-    fn of(state: &State, last: Option<Operation>) -> Option<Self> {
-        match state {
-            // What is lost is known to the server, and found lost again.
-            State::None | State::Lost { .. } => None,
-            State::Empty { authority } => Some(Self { authority: authority.stored(), vault: None, last }),
-            State::Holds { authority, vault } => {
-                Some(Self { authority: authority.stored(), vault: Some(vault.seal()), last })
-            }
-        }
+impl Kept {
+    /// The line of a sandbox; none of one whose credentials are lost, which the server knows, and finds lost again.
+    fn line(sandbox: &str, state: &State, last: Option<Operation>) -> io::Result<Option<Arc<Secret>>> {
+        let (authority, vault) = match state {
+            State::None | State::Lost { .. } => return Ok(None),
+            State::Empty { authority } => (authority, None),
+            State::Holds { authority, vault } => (authority, Some(vault.seal())),
+        };
+        let kept = Self { sandbox: sandbox.to_owned(), authority: authority.stored(), vault, last };
+        let mut line = Secret::default();
+        serde_json::to_writer(&mut line, &kept)?;
+        line.write_all(b"\n")?;
+        Ok(Some(Arc::new(line)))
     }
 
-    fn restore(self) -> Result<Entry, String> {
+    fn restore(self, line: Arc<Secret>) -> Result<Entry, String> {
         let authority = Arc::new(Authority::restore(&self.authority).map_err(|error| error.to_string())?);
         let state = match self.vault {
             None => State::Empty { authority },
@@ -226,7 +226,7 @@ impl KeptOne {
                 State::Holds { authority, vault: Arc::new(vault) }
             }
         };
-        Ok(Entry { secrets: Secrets::new(state), last: self.last, again: None })
+        Ok(Entry { secrets: Secrets::new(state), last: self.last, line: Some(line), again: None })
     }
 }
 
@@ -241,14 +241,15 @@ impl Holdings {
         };
         let authorities = memory.authorities.take();
         let (sealed, state) = Sealed::open(memory)?;
-        let kept: Kept = match state {
-            Some(state) => serde_json::from_slice(state.bytes())
-                .map_err(|_| io::Error::other("the sealed secrets are of another version of this program"))?,
-            None => Kept::default(),
-        };
         let mut entries = BTreeMap::new();
-        for (sandbox, one) in kept.sandboxes {
-            match one.restore() {
+        let state = state.unwrap_or_default();
+        for text in state.bytes().split_inclusive(|byte| *byte == b'\n') {
+            let kept: Kept = serde_json::from_slice(text)
+                .map_err(|_| io::Error::other("the sealed secrets are of another version of this program"))?;
+            let mut line = Secret::default();
+            line.write_all(text)?;
+            let sandbox = kept.sandbox.clone();
+            match kept.restore(Arc::new(line)) {
                 Ok(entry) => drop(entries.insert(sandbox, entry)),
                 // Its hosts are closed: it is found missing when it is attached.
                 Err(error) => tracing::error!(sandbox_id = sandbox, error, "what a sandbox had of credentials is lost"),
@@ -291,7 +292,7 @@ impl Holdings {
             State::Empty { authority } | State::Holds { authority, .. } if authority.pem() == expected.authority => {}
             _ => {
                 let again = inner.authority_again(sandbox, expected);
-                let entry = Entry { secrets: secrets.clone(), last: None, again: again.clone() };
+                let entry = Entry { secrets: secrets.clone(), last: None, line: None, again: again.clone() };
                 inner.entries.insert(sandbox.to_owned(), entry);
                 let is_whole = expected.hosts.is_empty()
                     && again.is_some_and(|authority| inner.put(sandbox, State::Empty { authority }, None).is_ok());
@@ -427,27 +428,28 @@ impl Inner {
 
     /// Seals a state of a sandbox among those of the others, then shows it to who serves the sandbox.
     fn put(&mut self, sandbox: &str, state: State, last: Option<Operation>) -> Result<(), Refused> {
-        self.seal_with(sandbox, KeptOne::of(&state, last))?;
-        let new = || Entry { secrets: Secrets::none(), last, again: None };
+        let line = Kept::line(sandbox, &state, last).map_err(|error| full(&error))?;
+        self.seal_with(sandbox, line.as_deref())?;
+        let new = || Entry { secrets: Secrets::none(), last, line: None, again: None };
         let entry = self.entries.entry(sandbox.to_owned()).or_insert_with(new);
-        entry.last = last;
+        (entry.last, entry.line) = (last, line);
         entry.secrets.set(state);
         Ok(())
     }
 
-    fn seal_with(&mut self, sandbox: &str, changed: Option<KeptOne>) -> Result<(), Refused> {
+    fn seal_with(&mut self, sandbox: &str, changed: Option<&Secret>) -> Result<(), Refused> {
         let Some(sealed) = &mut self.sealed else { return Ok(()) };
-        let others = self.entries.iter().filter(|(id, _)| *id != sandbox);
-        let others = others.filter_map(|(id, one)| Some((id.clone(), KeptOne::of(&one.secrets.state(), one.last)?)));
-        let changed = changed.map(|one| (sandbox.to_owned(), one));
-        let kept = Kept { sandboxes: others.chain(changed).collect() };
-        let mut state = Secret::default();
-        let written = serde_json::to_writer(&mut state, &kept).map_err(io::Error::from);
-        written.and_then(|()| sealed.write(state)).map_err(|error| {
-            tracing::error!(%error, "credentials cannot be kept");
-            Refused::new(Refusal::Full, format!("there is no room for it: {error}"))
-        })
+        let others = self.entries.iter().filter(|(id, _)| *id != sandbox).filter_map(|(_, one)| one.line.as_deref());
+        let lines: Vec<&Secret> = others.chain(changed).collect();
+        let mut state = Secret::with_capacity(lines.iter().map(|line| line.bytes().len()).sum());
+        let written = lines.iter().try_for_each(|line| state.write_all(line.bytes()));
+        written.and_then(|()| sealed.write(state)).map_err(|error| full(&error))
     }
+}
+
+fn full(error: &io::Error) -> Refused {
+    tracing::error!(%error, "credentials cannot be kept");
+    Refused::new(Refusal::Full, format!("there is no room for it: {error}"))
 }
 
 /// By what a vault is judged.
