@@ -160,7 +160,7 @@ def test_conflicts_and_mistakes_are_told_by_status_and_change_nothing(client, re
     assert vault.get() == made
 
 
-def test_a_policy_does_not_leave_a_binding_behind(client, refused):
+def test_os_088_a_policy_does_not_leave_a_binding_behind(client, refused):
     sandbox = make(client)
     fill(sandbox)
     before = sandbox.get_egress_policy()
@@ -253,7 +253,7 @@ def raw_plain(held):
         http.delete(f"/sandboxes/{sandbox_id}")
 
 
-def test_what_a_create_demands_of_its_vault(held):
+def test_os_088_what_a_create_demands_of_its_vault(held):
     with raw(held) as http:
         prefix = "OPENSANDBOX_EGRESS_CREDENTIAL_VAULT_"
         fields = {
