@@ -430,7 +430,7 @@ fn bound(sandbox: &Sandbox, flow: &Flow, head: FirstBytes) -> Result<Result<Foun
     let authority = match sandbox.secrets.state() {
         State::Holds { authority, vault } if vault.is_bound(&host) => authority,
         State::Lost { hosts } if vault::is_any(hosts.iter(), &host) => {
-            return refused("the credential vault was lost; make a new sandbox");
+            return refused("the credential vault was lost; fill it again, or delete it to reach the host without");
         }
         _ => return Ok(Err(head)),
     };

@@ -157,7 +157,9 @@ impl Exchange {
         let vault: Arc<Vault> = match self.sandbox.secrets.state() {
             State::Holds { vault, .. } if vault.is_bound(host) => vault,
             State::Lost { .. } => {
-                return Err(Refused::forbidden("the credential vault was lost; make a new sandbox"));
+                return Err(Refused::forbidden(
+                    "the credential vault was lost; fill it again, or delete it to reach the host without",
+                ));
             }
             // Another connection to this host is not looked into.
             _ => {

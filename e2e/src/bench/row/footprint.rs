@@ -78,7 +78,7 @@ pub async fn execd(bench: &Bench) -> Result<Vec<Row>> {
         let answered = ping(&socket, start).await;
         started.push(millis(start));
         let mut bytes = None;
-        if run % IDLE_EVERY == 0 {
+        if run.is_multiple_of(IDLE_EVERY) {
             tokio::time::sleep(IDLE_AFTER).await;
             bytes = Some(process::pss(child.id()));
         }
