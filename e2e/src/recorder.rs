@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use early_answer::Hearing;
 use http_body_util::{BodyExt as _, Full, combinators::BoxBody};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONNECTION, EXPECT, HeaderMap, HeaderName, TRANSFER_ENCODING, UPGRADE};
@@ -141,7 +142,8 @@ impl Recorder {
 
         let stream = TcpStream::connect(self.upstream).await.context("connect to the server")?;
         stream.set_nodelay(true)?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(Hearing::new(stream))).await?;
         let connection = connection.with_upgrades();
         tokio::spawn(async move {
             let _ = connection.await;

@@ -22,7 +22,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("runtime-native", &["packets", "protocol", "lifecycle", "image"]),
     ("server", &["protocol", "lifecycle", "telemetry", "image", "ingress", "runtime-native", "egress"]),
     ("osb", &["protocol", "archive", "lifecycle", "telemetry", "image", "runtime-native", "egress", "server"]),
-    ("e2e", &[]),
+    ("e2e", &["early-answer"]),
     ("fuzz", &[]),
     ("xtask", &[]),
 ];
