@@ -44,6 +44,14 @@ def client(request, server):
 
 
 @pytest.fixture
+def one_client(server):
+    """For what does not depend on which client asks."""
+    made = clients.Client("sync", server.domain, server.key)
+    yield made
+    made.close()
+
+
+@pytest.fixture
 def sandbox(client):
     return client.create()
 

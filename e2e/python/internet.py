@@ -157,5 +157,6 @@ class Internet:
         self.socket.close()
         self.origins.stdin.close()
         self.origins.wait(READY_SECONDS)
-        # The link and the routes over it go with the namespace.
+        # The routes over the link go with it; the namespace would take it along a moment later, when the next world wants its name.
+        self.ip(f"link del {self.name}h")
         self.ip(f"netns del {self.name}")

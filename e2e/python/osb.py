@@ -134,8 +134,9 @@ class Server:
     def log(self):
         return self.log_path.read_text(errors="replace")[-6000:]
 
-    def child(self, word):
-        """The server's present child with this word on its command line; none while there is none."""
+    def children(self, word):
+        """The server's present children with this word on their command line."""
+        found = []
         for entry in pathlib.Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
@@ -145,8 +146,12 @@ class Server:
             except (FileNotFoundError, ProcessLookupError):
                 continue
             if parent == self.process.pid and word.encode() in words:
-                return int(entry.name)
-        return None
+                found.append(int(entry.name))
+        return found
+
+    def child(self, word):
+        """The one of them; none while there is none."""
+        return next(iter(self.children(word)), None)
 
     def stop(self):
         if self.recorder:

@@ -24,7 +24,6 @@ from opensandbox.models.sandboxes import (
     NetworkRule,
 )
 
-import clients
 import internet
 import osb
 import secure
@@ -70,25 +69,15 @@ def origins(world, directory):
 
 
 @pytest.fixture(scope="module")
-def net(world, directory, tmp_path_factory):
+def server(world, directory, tmp_path_factory):
     configuration = f'[egress]\nresolvers = ["{world.resolver}"]\nupstream_ca = ["{directory}/ca.pem"]\n'
     with osb.running(tmp_path_factory, "osb-credentials", configuration) as started:
         yield started
 
 
-@pytest.fixture(params=["sync", "async"])
-def client(request, net):
-    made = clients.Client(request.param, net.domain, net.key)
-    yield made
-    made.close()
-
-
 @pytest.fixture
-def one_client(net):
-    """For what does not depend on which client asks."""
-    made = clients.Client("sync", net.domain, net.key)
-    yield made
-    made.close()
+def net(server):
+    return server
 
 
 @pytest.fixture(scope="module")

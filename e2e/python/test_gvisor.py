@@ -11,7 +11,6 @@ import time
 
 import pytest
 
-import clients
 import osb
 import test_credentials as credentials
 import test_network as network
@@ -65,27 +64,20 @@ def origins(world, directory):
 
 
 @pytest.fixture(scope="module")
-def net(world, origins, directory, tmp_path_factory):
+def server(world, origins, directory, tmp_path_factory):
     egress = f'[egress]\nalways_deny = ["always.test"]\nresolvers = ["{world.resolver}"]\n'
     with osb.running(tmp_path_factory, "osb-gvisor", f'{egress}upstream_ca = ["{directory}/ca.pem"]\n{GVISOR}') as started:
         yield started
 
 
+@pytest.fixture
+def net(server):
+    return server
+
+
 @pytest.fixture(params=["sync"])
-def client(request, net):
-    made = clients.Client(request.param, net.domain, net.key)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def one_client(client):
-    return client
-
-
-@pytest.fixture
-def sandbox(client):
-    return client.create()
+def client(one_client):
+    return one_client
 
 
 def receipt(net, sandbox):

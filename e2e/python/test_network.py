@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import signal
 import socket
 import threading
@@ -114,26 +113,16 @@ def world():
 
 
 @pytest.fixture(scope="module")
-def net(world, tmp_path_factory):
+def server(world, tmp_path_factory):
     """A server whose sandboxes ask the resolver of the world."""
     configuration = f'[egress]\nalways_deny = ["always.test"]\nresolvers = ["{world.resolver}"]\n'
     with osb.running(tmp_path_factory, "osb-net", configuration) as started:
         yield started
 
 
-@pytest.fixture(params=["sync", "async"])
-def client(request, net):
-    made = clients.Client(request.param, net.domain, net.key)
-    yield made
-    made.close()
-
-
 @pytest.fixture
-def one_client(net):
-    """For what does not depend on which client asks."""
-    made = clients.Client("sync", net.domain, net.key)
-    yield made
-    made.close()
+def net(server):
+    return server
 
 
 def raw(net):

@@ -9,7 +9,6 @@ import httpx
 import pytest
 from opensandbox.models.sandboxes import NetworkPolicy, NetworkRule
 
-import clients
 import osb
 
 # Seconds within which the webhook is told.
@@ -40,14 +39,13 @@ def hook():
 
 
 @pytest.fixture(scope="module")
-def net(hook, tmp_path_factory):
+def server(hook, tmp_path_factory):
     with osb.running(tmp_path_factory, "osb-telling", f'[egress]\ndeny_webhook = "{hook[0]}"\n') as started:
         yield started
 
 
-def test_refusals_are_posted_and_counted(net, hook):
-    client = clients.Client("sync", net.domain, net.key)
-    sandbox = client.create(
+def test_refusals_are_posted_and_counted(server, one_client, hook):
+    sandbox = one_client.create(
         network_policy=NetworkPolicy(defaultAction="deny", egress=[NetworkRule(action="allow", target="allowed.test")])
     )
     assert sandbox.commands.run("getent hosts refused.test").exit_code != 0
@@ -62,10 +60,9 @@ def test_refusals_are_posted_and_counted(net, hook):
         "kind": "question",
         "reason": "default",
     }
-    address = f"http://{net.domain}/metrics"
+    address = f"http://{server.domain}/metrics"
     assert httpx.get(address).status_code == 401
-    text = httpx.get(address, headers={"OPEN-SANDBOX-API-KEY": net.key}).text
+    text = httpx.get(address, headers={"OPEN-SANDBOX-API-KEY": server.key}).text
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert int(lines['egress_policy_denied_total{kind="question",reason="default"}']) >= 1
     assert lines["egress_up"] == "1" and "refused.test" not in text, text
-    client.close()

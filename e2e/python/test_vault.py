@@ -36,25 +36,15 @@ PATIENCE_SECONDS = 20
 
 
 @pytest.fixture(scope="module")
-def held(tmp_path_factory):
+def server(tmp_path_factory):
     """A server of this module's own: some tests kill it."""
     with osb.running(tmp_path_factory, "osb-vault") as started:
         yield started
 
 
-@pytest.fixture(params=["sync", "async"])
-def client(request, held):
-    made = clients.Client(request.param, held.domain, held.key)
-    yield made
-    made.close()
-
-
 @pytest.fixture
-def one_client(held):
-    """For what does not depend on which client asks."""
-    made = clients.Client("sync", held.domain, held.key)
-    yield made
-    made.close()
+def held(server):
+    return server
 
 
 def raw(held):
@@ -274,22 +264,6 @@ def test_os_088_what_a_create_demands_of_its_vault(held):
         assert http.delete(f"/sandboxes/{sandbox_id}").status_code == 204
 
 
-def processes(held, word):
-    """The server's processes that were started as this."""
-    found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if parent == held.process.pid and word.encode() in words:
-            found.append(int(entry.name))
-    return found
-
-
 def until(is_so, why):
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not is_so():
@@ -298,9 +272,9 @@ def until(is_so, why):
 
 
 def kill(held, word):
-    [pid] = processes(held, word)
+    [pid] = held.children(word)
     os.kill(pid, signal.SIGKILL)
-    until(lambda: processes(held, word) not in ([], [pid]), held.log)
+    until(lambda: held.children(word) not in ([], [pid]), held.log)
 
 
 def test_os_089_a_vault_outlives_the_egress_process_and_the_server(held, one_client):
@@ -402,10 +376,10 @@ def test_attack_32_no_value_is_kept_or_told_anywhere(held, one_client):
     searched = subprocess.run(search, capture_output=True, text=True)
     assert (searched.returncode, searched.stdout) == (1, ""), searched
     for word in ("egress-proxy", "api-server", "jailer"):
-        for pid in processes(held, word):
+        for pid in held.children(word):
             for part in ("environ", "cmdline"):
                 assert PLANTED.encode() not in pathlib.Path(f"/proc/{pid}/{part}").read_bytes()
-    for pid in (held.process.pid, *processes(held, "api-server"), *processes(held, "jailer")):
+    for pid in (held.process.pid, *held.children("api-server"), *held.children("jailer")):
         # Buffers of a connection go when its close is seen.
         until(lambda: not in_memory(pid), lambda: f"process {pid}: {in_memory(pid)}")
     # What the sandbox itself can see.
