@@ -131,15 +131,20 @@ mod tests {
         answer
     }
 
+    /// A server that answers after the beginning of a request, and closes.
+    fn answer_early<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(mut stream: S, answer: &'static [u8]) {
+        tokio::spawn(async move {
+            let mut first = [0; 10];
+            stream.read_exact(&mut first).await.expect("a beginning");
+            stream.write_all(answer).await.expect("an answer");
+        });
+    }
+
     #[tokio::test]
     async fn an_answer_before_the_end_of_the_request_is_heard_on_a_unix_socket() {
         for _ in 0..100 {
-            let (ours, mut theirs) = UnixStream::pair().expect("a pair");
-            tokio::spawn(async move {
-                let mut first = [0; 10];
-                theirs.read_exact(&mut first).await.expect("a beginning");
-                theirs.write_all(b"HTTP/1.1 413 Too Large\r\n\r\n").await.expect("an answer");
-            });
+            let (ours, theirs) = UnixStream::pair().expect("a pair");
+            answer_early(theirs, b"HTTP/1.1 413 Too Large\r\n\r\n");
             assert_eq!(heard(ours).await, b"HTTP/1.1 413 Too Large\r\n\r\n");
         }
     }
@@ -150,12 +155,8 @@ mod tests {
         let address = listener.local_addr().expect("bound");
         for _ in 0..100 {
             let ours = TcpStream::connect(address).await.expect("connects");
-            let (mut theirs, _) = listener.accept().await.expect("accepts");
-            tokio::spawn(async move {
-                let mut first = [0; 10];
-                theirs.read_exact(&mut first).await.expect("a beginning");
-                theirs.write_all(b"HTTP/1.1 413 Too Large\r\n\r\n").await.expect("an answer");
-            });
+            let (theirs, _) = listener.accept().await.expect("accepts");
+            answer_early(theirs, b"HTTP/1.1 413 Too Large\r\n\r\n");
             assert_eq!(heard(ours).await, b"HTTP/1.1 413 Too Large\r\n\r\n");
         }
     }
@@ -163,12 +164,8 @@ mod tests {
     #[tokio::test]
     async fn a_relay_passes_the_answer_on_and_ends() {
         let (client, relay) = UnixStream::pair().expect("a pair");
-        let (upstream, mut server) = UnixStream::pair().expect("a pair");
-        tokio::spawn(async move {
-            let mut first = [0; 10];
-            server.read_exact(&mut first).await.expect("a beginning");
-            server.write_all(b"too much").await.expect("an answer");
-        });
+        let (upstream, server) = UnixStream::pair().expect("a pair");
+        answer_early(server, b"too much");
         let relaying = tokio::spawn(async move {
             let (mut relay, mut upstream) = (relay, Hearing::new(upstream));
             let _ = tokio::io::copy_bidirectional(&mut relay, &mut upstream).await;

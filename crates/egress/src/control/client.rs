@@ -146,9 +146,7 @@ impl Control {
         body: &Secret,
         demands: Demands,
     ) -> Result<Shown, ControlError> {
-        let request = Request::CreateVault { sandbox: sandbox.to_owned(), operation, demands };
-        let body = Overwritten::new(body)?;
-        shown(self.ask(&request, &[body.0.as_fd()]).await?)
+        self.ask_with(body, &Request::CreateVault { sandbox: sandbox.to_owned(), operation, demands }).await
     }
 
     /// Changes the vault of an attached sandbox, once for each operation. `body` is the request as it came.
@@ -162,9 +160,13 @@ impl Control {
         body: &Secret,
         demands: Demands,
     ) -> Result<Shown, ControlError> {
-        let request = Request::PatchVault { sandbox: sandbox.to_owned(), operation, demands };
+        self.ask_with(body, &Request::PatchVault { sandbox: sandbox.to_owned(), operation, demands }).await
+    }
+
+    /// Asks for a change of a vault whose values are in `body`, which is overwritten when it has been read.
+    async fn ask_with(&self, body: &Secret, request: &Request) -> Result<Shown, ControlError> {
         let body = Overwritten::new(body)?;
-        shown(self.ask(&request, &[body.0.as_fd()]).await?)
+        shown(self.ask(request, &[body.0.as_fd()]).await?)
     }
 
     /// Empties a sandbox's vault, once for each operation.
