@@ -377,8 +377,9 @@ async fn intercepted(
     let (sandbox, of_flow) = (sandbox.clone(), flow.clone());
     let meeting = Meeting { sandbox, flow: of_flow, to, authority, client, upstream, first, is_tls };
     tokio::select! {
-        end = intercept::serve(meeting) => end,
+        biased;
         () = flow.cut.cancelled() => flow.end.get().cloned().unwrap_or(End::Detached),
+        end = intercept::serve(meeting) => end,
     }
 }
 
@@ -408,8 +409,10 @@ async fn pump(sandbox: &Sandbox, flow: &Flow, client: &TcpStream, upstream: &Tcp
         Ok(())
     };
     tokio::select! {
-        // Asked first: when both are done, nothing that fails then matters.
         biased;
+        // Asked first: what comes after a cut is not moved.
+        () = flow.cut.cancelled() => Pumped::Over(flow.end.get().cloned().unwrap_or(End::Detached)),
+        // Asked next: when both are done, nothing that fails then matters.
         moved = async { tokio::try_join!(up, down) } => match moved {
             Ok(_) => Pumped::Over(End::Done),
             Err(Stop::End(end)) => Pumped::Over(end),
@@ -417,7 +420,6 @@ async fn pump(sandbox: &Sandbox, flow: &Flow, client: &TcpStream, upstream: &Tcp
         },
         error = fails_after(client, &client_is_done) => Pumped::Over(ended(error)),
         error = fails_after(upstream, &upstream_is_done) => Pumped::Over(ended(error)),
-        () = flow.cut.cancelled() => Pumped::Over(flow.end.get().cloned().unwrap_or(End::Detached)),
     }
 }
 

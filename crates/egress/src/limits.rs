@@ -13,6 +13,8 @@ use tokio::time::Instant;
 pub const FLOWS: usize = 256;
 /// New connections of one sandbox per second, and at once: a package manager opens tens, a scanner thousands.
 pub const NEW_FLOWS: Rate = Rate { per_second: 100, burst: 200 };
+/// Connections of one sandbox to bound hosts at a time: each may hold two mebibytes of this process.
+pub const INTERCEPTED: usize = 64;
 /// TLS handshakes with bound hosts of one sandbox per second, and at once: each is a millisecond of this process.
 pub const HANDSHAKES: Rate = Rate { per_second: 50, burst: 100 };
 /// Questions of one sandbox per second, and at once.
@@ -51,6 +53,8 @@ pub struct Limits {
     pub flows: usize,
     /// See [`NEW_FLOWS`].
     pub new_flows: Rate,
+    /// See [`INTERCEPTED`].
+    pub intercepted: usize,
     /// See [`HANDSHAKES`].
     pub handshakes: Rate,
     /// See [`QUESTIONS`].
@@ -66,6 +70,7 @@ impl Default for Limits {
         Self {
             flows: FLOWS,
             new_flows: NEW_FLOWS,
+            intercepted: INTERCEPTED,
             handshakes: HANDSHAKES,
             questions: QUESTIONS,
             new_names: NEW_NAMES,

@@ -219,6 +219,7 @@ pub struct Sandbox {
     new_flows: Bucket,
     most_flows: usize,
     flow_slots: Arc<Semaphore>,
+    intercept_slots: Arc<Semaphore>,
     question_slots: Arc<Semaphore>,
     tasks: TaskTracker,
 }
@@ -269,6 +270,7 @@ impl Sandbox {
             new_flows: Bucket::new(limits.new_flows),
             most_flows: limits.flows,
             flow_slots: Arc::new(Semaphore::new(limits.flows)),
+            intercept_slots: Arc::new(Semaphore::new(limits.intercepted)),
             question_slots: Arc::new(Semaphore::new(QUESTIONS_AT_A_TIME)),
             tasks: TaskTracker::new(),
             id: with.id,
@@ -354,6 +356,11 @@ impl Sandbox {
         let Some(Sockets { tcp, udp }) = &*sockets else { return Ok(Vec::new()) };
         let tcp = tcp.iter().map(|socket| socket.as_fd().try_clone_to_owned());
         tcp.chain(udp.iter().map(|socket| socket.as_fd().try_clone_to_owned())).collect()
+    }
+
+    /// Room for one more connection to a bound host, once there is some.
+    pub async fn intercept_slot(&self) -> OwnedSemaphorePermit {
+        slot(&self.intercept_slots).await
     }
 
     /// Room for one more connection in the process. A dozen sandboxes at their limit take what is for all; what is for

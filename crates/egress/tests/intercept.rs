@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use common::web::{self, Client, Origin, body_of, long_body, request, serve, tls};
 use common::{Inside, ORIGIN, OTHER, Proxy, World, allow};
 use egress::authority::Authority;
+use egress::limits::Limits;
 use egress::{Demands, Expected, Operation, Secret, Settings};
 use http_body_util::BodyExt as _;
 use hyper_util::rt::TokioIo;
@@ -59,12 +60,17 @@ fn bearer() -> Value {
 
 impl Bound {
     async fn new(request: Value) -> Self {
+        Self::with(request, Limits::default()).await
+    }
+
+    async fn with(request: Value, limits: Limits) -> Self {
         let world = World::new();
         let authority = Authority::generate("internet").expect("an authority");
         world.name(HOST, &[ORIGIN.into()]);
         world.name("other.example", &[OTHER.into()]);
         let origin = serve(&world, (ORIGIN, 443), &authority, HOST, BOTH);
-        let settings = Settings { upstream_ca_pem: vec![authority.pem().to_owned()], ..Settings::default() };
+        let upstream_ca_pem = vec![authority.pem().to_owned()];
+        let settings = Settings { upstream_ca_pem, limits, ..Settings::default() };
         let proxy = Proxy::start_with(&world, settings).await;
         let inside = Inside::new();
         let trusted = proxy.control.authority(&inside.id).await.expect("an authority");
@@ -413,4 +419,17 @@ async fn os_089_attack_31_two_hundred_kills_and_a_bound_host_gets_its_credential
     let heads = bound.origin.heads();
     assert!(heads.len() >= 400);
     assert!(heads.iter().all(|head| head.contains(&sent()) && !head.contains("decoy")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_to_bound_hosts_beyond_the_limit_wait_for_their_turn() {
+    let bound = Bound::with(bearer(), Limits { intercepted: 2, ..Limits::default() }).await;
+    let first = bound.client(HTTP1).await;
+    let _second = bound.client(BOTH).await;
+    let waiting = tls(&bound.inside, (HOST, 443), HOST, &bound.trusted, HTTP1);
+    tokio::pin!(waiting);
+    assert!(tokio::time::timeout(Duration::from_millis(300), &mut waiting).await.is_err(), "it waits");
+    drop(first);
+    let third = tokio::time::timeout(common::PATIENCE, waiting).await.expect("its turn").expect("TLS");
+    assert_eq!(Client::over(third).await.get(HOST, "/").await.status, 200);
 }

@@ -145,7 +145,8 @@ impl Exchange {
         };
         self.address(&mut parts, origin.version(), &host)?;
         let response = origin.ask(Request::from_parts(parts, body)).await;
-        if let Some(injection) = &injection {
+        // One that broke off may have been heard; the others were not sent.
+        if let (Some(injection), Ok(_) | Err(OriginError::Broken(_))) = (&injection, &response) {
             self.record(&told, injection);
         }
         let response = response?;

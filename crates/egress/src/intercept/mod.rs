@@ -82,6 +82,7 @@ pub struct Meeting {
 pub async fn serve(meeting: Meeting) -> End {
     let broken = |error: io::Error| End::Broken { message: error.to_string() };
     let Meeting { sandbox, flow, to, authority, client, upstream, first, is_tls } = meeting;
+    let _slot = sandbox.intercept_slot().await;
     let closing = match Closing::of(&client) {
         Ok(closing) => closing,
         Err(error) => return broken(error),
