@@ -190,13 +190,8 @@ async fn speak(connection: TcpStream, purpose: &Purpose) -> Result<(Sender, Vers
                 .handshake(stream)
                 .await
                 .map_err(broken)?;
-            tokio::spawn(async move {
-                tokio::select! {
-                    // Its error reaches whoever waits for the answer.
-                    _ = connection.with_upgrades() => {}
-                    () = ended.cancelled() => {}
-                }
-            });
+            // Its error reaches whoever waits for the answer.
+            tokio::spawn(ended.run_until_cancelled_owned(connection.with_upgrades()));
             Ok((Sender::Http1(Arc::new(Mutex::new(sender))), version))
         }
         Version::Http2 => {
@@ -206,12 +201,7 @@ async fn speak(connection: TcpStream, purpose: &Purpose) -> Result<(Sender, Vers
                 .handshake(stream)
                 .await
                 .map_err(broken)?;
-            tokio::spawn(async move {
-                tokio::select! {
-                    _ = connection => {}
-                    () = ended.cancelled() => {}
-                }
-            });
+            tokio::spawn(ended.run_until_cancelled_owned(connection));
             Ok((Sender::Http2(sender), version))
         }
     }
