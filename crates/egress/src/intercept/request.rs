@@ -55,7 +55,7 @@ pub fn check_host(parts: &Parts, name: &Name, port: u16, default_port: u16) -> R
         (Some(one), _) | (None, Some(one)) => one,
         (None, None) => return Err(BadRequest::NoHost),
     };
-    let names_no_port = asked.as_str().ends_with(asked.host());
+    let names_no_port = asked.as_str() == asked.host();
     let is_port = if names_no_port { port == default_port } else { asked.port_u16() == Some(port) };
     let is_name = Name::from_ascii(asked.host().trim_end_matches('.')).is_ok_and(|asked| asked == *name);
     let has_user = asked.as_str().contains('@');
