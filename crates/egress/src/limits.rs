@@ -4,10 +4,9 @@
 //! in its own socket buffer. Nothing is refused that would be served a moment later, and nobody else notices.
 
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
 
 /// Connections of one sandbox at a time: six descriptors each, of the twenty thousand that a machine gives us.
 pub const FLOWS: usize = 256;
@@ -100,7 +99,11 @@ impl Bucket {
 
     /// Takes one if there is one.
     pub fn try_take(&self) -> bool {
-        self.refill(|state| {
+        self.try_take_at(Instant::now())
+    }
+
+    fn try_take_at(&self, now: Instant) -> bool {
+        self.refill(now, |state| {
             let there = state.tokens >= 1.0;
             state.tokens -= if there { 1.0 } else { 0.0 };
             there
@@ -109,19 +112,23 @@ impl Bucket {
 
     /// Takes one, waiting until there is one.
     pub async fn take(&self) {
-        // Taken at once, on credit: whoever comes next waits behind.
-        let missing = self.refill(|state| {
-            state.tokens -= 1.0;
-            -state.tokens
-        });
-        if missing > 0.0 {
-            tokio::time::sleep(Duration::from_secs_f64(missing / f64::from(self.rate.per_second.max(1)))).await;
+        let wait = self.take_on_credit(Instant::now());
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
         }
     }
 
-    fn refill<T>(&self, use_it: impl FnOnce(&mut State) -> T) -> T {
+    /// Takes one at once; tells how long to wait for it. Whoever comes next waits behind.
+    fn take_on_credit(&self, now: Instant) -> Duration {
+        let missing = self.refill(now, |state| {
+            state.tokens -= 1.0;
+            -state.tokens
+        });
+        Duration::from_secs_f64(missing.max(0.0) / f64::from(self.rate.per_second.max(1)))
+    }
+
+    fn refill<T>(&self, now: Instant, use_it: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let now = Instant::now();
         let earned = now.duration_since(state.at).as_secs_f64() * f64::from(self.rate.per_second);
         state.tokens = (state.tokens + earned).min(f64::from(self.rate.burst));
         state.at = now;
@@ -133,18 +140,19 @@ impl Bucket {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_burst_passes_and_the_rest_waits_its_turn() {
+    #[test]
+    fn a_burst_passes_and_the_rest_waits_its_turn() {
         let bucket = Bucket::new(Rate { per_second: 10, burst: 3 });
-        let start = Instant::now();
+        let start = bucket.state.lock().expect("nobody panicked").at;
         for _ in 0..3 {
-            bucket.take().await;
+            assert_eq!(bucket.take_on_credit(start), Duration::ZERO);
         }
-        assert_eq!(start.elapsed(), Duration::ZERO);
-        assert!(!bucket.try_take());
-        for _ in 0..10 {
-            bucket.take().await;
+        for place in 1..=10 {
+            let expected = Duration::from_millis(100 * place);
+            assert!(bucket.take_on_credit(start).abs_diff(expected) < Duration::from_millis(1), "place {place}");
         }
-        assert!(start.elapsed() >= Duration::from_millis(990));
+        // A second pays ten back; the next one is earned a tenth later.
+        assert!(!bucket.try_take_at(start + Duration::from_millis(1_050)));
+        assert!(bucket.try_take_at(start + Duration::from_millis(1_101)));
     }
 }

@@ -11,6 +11,7 @@
 //!
 //! The certificate is all that comes here; the authority's key stays outside.
 
+mod browsers;
 mod certificate;
 mod files;
 mod java;
@@ -79,6 +80,7 @@ pub(crate) fn install(root: &OwnedFd, place: &Path, authority: &Authority) -> Re
     let root = Root::new(root);
     let mut covers = Covers::new(place)?;
     let merged = roots::extend(root, &mut covers, &certificate)?;
+    browsers::extend(root, &certificate)?;
     java::extend(root, &mut covers, &certificate, &merged, authority.java_home.as_deref())?;
     publish(root, &mut covers, CERTIFICATE, certificate.pem().as_bytes())?;
     publish(root, &mut covers, MERGED, &merged)
