@@ -9,11 +9,8 @@ use crate::error::Result;
 
 /// Where builds of Chrome look for policies on Linux: Chromium and what Playwright brings, Google Chrome, Chrome for
 /// Testing. Made also where there is none of them: a browser may be installed later.
-const POLICIES: [&str; 3] = [
-    "etc/chromium/policies/managed",
-    "etc/opt/chrome/policies/managed",
-    "etc/opt/chrome_for_testing/policies/managed",
-];
+const POLICIES: [&str; 3] =
+    ["etc/chromium/policies/managed", "etc/opt/chrome/policies/managed", "etc/opt/chrome_for_testing/policies/managed"];
 /// The policy's file; Chrome joins the files of the directory.
 const NAME: &str = "opensandbox.json";
 
