@@ -43,6 +43,8 @@ const COPIED: &[&str] = &[
     // Languages and fonts.
     "perl",
     "fonts",
+    // Debian's Chromium does not start without these.
+    "chromium.d",
     // What TLS libraries trust.
     "ssl/openssl.cnf",
     "ca-certificates.conf",
