@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -14,8 +15,11 @@ const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const FS_IOC_SHUTDOWN: u64 = 0x8004_587D;
 /// Drop what is dirty instead of writing it.
 const SHUTDOWN_NO_LOG_FLUSH: u32 = 2;
-/// How often another process may snatch the free device before we give up: more than processes that could try.
-const ATTACH_ATTEMPTS: u32 = 64;
+/// How long a free device may be somebody else's before we give up: the kernel calls one free until its next owner, who
+/// has claimed it and may not be running just now, has set it up.
+const ATTACH_PATIENCE: Duration = Duration::from_secs(5);
+/// How long to leave the processor to that owner.
+const ATTACH_PAUSE: Duration = Duration::from_millis(1);
 
 /// `struct loop_info64` of <linux/loop.h>.
 #[repr(C)]
@@ -55,7 +59,8 @@ pub struct LoopDevice {
 /// Attaches an image to a free loop device with the auto-clear flag.
 pub fn attach_loop(image: &File) -> Result<LoopDevice, Errno> {
     let control = File::options().read(true).write(true).open("/dev/loop-control").map_err(errno)?;
-    for _ in 0..ATTACH_ATTEMPTS {
+    let begun = Instant::now();
+    loop {
         // SAFETY: the ioctl takes no argument.
         let number = check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE as _) }.into())?;
         let path = format!("/dev/loop{number}");
@@ -72,11 +77,10 @@ pub fn attach_loop(image: &File) -> Result<LoopDevice, Errno> {
         // SAFETY: the kernel reads one `LoopConfig`, which lives across the call.
         match check(unsafe { libc::ioctl(fd.as_raw_fd(), LOOP_CONFIGURE as _, &raw const config) }.into()) {
             Ok(_) => return Ok(LoopDevice { fd, path }),
-            Err(Errno::BUSY) => continue,
+            Err(Errno::BUSY) if begun.elapsed() < ATTACH_PATIENCE => std::thread::sleep(ATTACH_PAUSE),
             Err(errno) => return Err(errno),
         }
     }
-    Err(Errno::BUSY)
 }
 
 /// Ends a file system at once, without writing back what is dirty: for a disk whose content is no longer wanted.
@@ -88,4 +92,24 @@ pub fn shutdown_filesystem(directory: BorrowedFd<'_>) -> Result<(), Errno> {
 
 fn errno(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_at_once_all_find_a_device() {
+        let image = tempfile::tempfile().expect("a file");
+        image.set_len(1 << 20).expect("a size");
+        std::thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| {
+                    for _ in 0..20 {
+                        attach_loop(&image).expect("a device");
+                    }
+                });
+            }
+        });
+    }
 }
