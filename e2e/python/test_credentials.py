@@ -31,7 +31,7 @@ import secure
 SECRET = "planted-71ac-model-key"
 LOGIN = base64.b64encode(f"user:{SECRET}".encode()).decode()
 # What only a credential opens, by these programs.
-PROGRAMS = ["curl", "git", "apt", "python", "requests", "pip", "node", "java", "go"]
+PROGRAMS = ["curl", "git", "apt", "python", "requests", "pip", "node", "java", "go", "chromium"]
 HERE = pathlib.Path(__file__).parent
 
 

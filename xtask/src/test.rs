@@ -15,10 +15,11 @@ use crate::system::{self, TEST_USER, root, run as run_command, step, work};
 use crate::{cargo, cases, contract, libtest};
 
 /// What the tests need of the system.
-const PACKAGES: [&str; 30] = [
+const PACKAGES: [&str; 31] = [
     "busybox-static",       // an image of one program
     "apache2-utils",        // htpasswd for the registry that asks for a login
     "ca-certificates",      // pip and cargo
+    "chromium",             // a browser in a sandbox
     "curl",                 // this and others: clients that must trust a sandbox's authority
     "default-jdk-headless", // another of those, and `keytool`
     "docker-registry",      // image pulls are tested against a real registry

@@ -28,8 +28,8 @@ const TOOLS: &str = "00000000000000000000000000000000000000000000000000000000000
 /// Layer of an image of a test's own.
 const IMAGE: &str = "00000000000000000000000000000000000000000000000000000000000000cc";
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
-const CLIENTS: [&str; 11] =
-    ["apt", "curl", "git", "go", "java", "node", "openssl", "pip", "python", "requests", "wget"];
+const CLIENTS: [&str; 12] =
+    ["apt", "chromium", "curl", "git", "go", "java", "node", "openssl", "pip", "python", "requests", "wget"];
 /// Starts the server and waits for it.
 const SERVE: &str = "cd /srv/trust; echo '127.0.0.1 origin.test' >>/etc/hosts; python3 server.py & \
                      until grep -q ':01BB 00000000:0000 0A' /proc/net/tcp; do sleep 0.02; done";

@@ -18,6 +18,8 @@ update() {
 		-o Dir::State=$apt -o Dir::State::status=/dev/null -o Dir::Cache=$apt/cache
 }
 
+browse() { chromium --headless --no-sandbox --disable-gpu --dump-dom "$1" | grep 'you said'; }
+
 try curl curl -fsS -H 'Authorization: Bearer decoy' https://api.test/v1/curl
 try git git ls-remote https://index.test/repository.git
 try apt update
@@ -27,3 +29,4 @@ try pip with_pip -m pip download thing --no-deps -d /tmp/down --retries 0 --disa
 try node node -e "require('https').get('https://api.test/v1/node', (answer) => process.exit(answer.statusCode === 200 ? 0 : 1))"
 try java java -XX:TieredStopAtLevel=1 -Xshare:auto -cp . Fetch https://api.test/v1/java
 try go ./fetch api.test /v1/go
+try chromium browse https://api.test/v1/chromium

@@ -18,11 +18,14 @@ update() {
 	apt-get update --error-on=any -o Acquire::Retries=0 -o APT::Sandbox::User=root -o Dir::Etc=$apt/etc \
 		-o Dir::State=$apt -o Dir::State::status=/dev/null -o Dir::Cache=$apt/cache
 }
+# It ends with 0 also when it shows an error.
+browse() { chromium --headless --no-sandbox --disable-gpu --dump-dom "$1" | grep Packages; }
 
 (
 	try "$1java" java -XX:TieredStopAtLevel=1 -Xshare:auto -cp . Client $url/file
 	try "$1node" node -e "require('https').get('$url/file')"
 	try "$1go" ./client
+	try "$1chromium" browse $url/apt/
 ) &
 (
 	try "$1curl" curl -fsS $url/file
