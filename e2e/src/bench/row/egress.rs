@@ -101,6 +101,7 @@ fn fairness(found: &WayOut) -> Result<Row> {
     let note = "64 bytes there and back for one sandbox, alone and beside one at its caps: as many flows as it may have, most \
                 of them standing still, more that wait, and five times the questions for names that it may ask. Direct is \
                 beside the same: what the machine itself makes worse.";
-    let grown = beside - alone;
+    // Beside it may be quicker by chance.
+    let grown = (beside - alone).max(0.0);
     Ok(Row::new("egress, a neighbour at its caps", figures, note).at_most("grown p99", grown, allowed, " ms"))
 }
