@@ -20,3 +20,5 @@ pub const COMMANDS_TAIL_CURSOR: &str = "execd-commands-tail-cursor";
 pub const DEPRECATION: &str = "deprecation";
 /// Where a sandbox came from; exposed by CORS.
 pub const ORIGIN_KIND: &str = "open-sandbox-origin";
+/// A caller's own name for a create: sent again within a day, the create does not happen again.
+pub const IDEMPOTENCY_KEY: &str = "idempotency-key";

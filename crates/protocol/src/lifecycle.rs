@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::egress::NetworkPolicy;
 
@@ -62,6 +62,57 @@ pub struct CreateSandboxRequest {
     /// Extensions by key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extensions: Option<BTreeMap<String, String>>,
+}
+
+/// Body of `POST /sandboxes/batch` (ours): many creates by one call.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct BatchRequest {
+    /// What all of them have: fields of [`CreateSandboxRequest`].
+    #[serde(default)]
+    pub sandbox: Map<String, Value>,
+    /// What each has of its own, 1 to 1000. `env` and `metadata` are joined with those of `sandbox`; any other field
+    /// replaces it.
+    pub items: Vec<Map<String, Value>>,
+}
+
+/// Answer of `POST /sandboxes/batch`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BatchResponse {
+    /// How many are being made.
+    pub accepted: u64,
+    /// How many are not.
+    pub refused: u64,
+    /// One for each item, in the request's order.
+    pub items: Vec<BatchItem>,
+    /// Code of the first refusal, when none was accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// The first refusal, when none was accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// What became of one item: exactly one of the two.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BatchItem {
+    /// The sandbox, as a create alone would answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Sandbox>,
+    /// Why there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ItemError>,
+}
+
+/// Why an item was refused.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ItemError {
+    /// As a create alone would answer.
+    pub code: String,
+    /// For people.
+    pub message: String,
 }
 
 /// An image and how to be allowed to pull it.

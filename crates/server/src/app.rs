@@ -44,6 +44,8 @@ pub(crate) struct App {
     pub(crate) tasks: TaskTracker,
     /// Set when the server ends: drivers stop between two steps, waits end.
     pub(crate) closing: CancellationToken,
+    /// Held from the look-up of a create's key until its sandbox has a driver.
+    pub(crate) keyed: tokio::sync::Mutex<()>,
     /// Where uploads of images are kept while they arrive.
     pub(crate) uploads: PathBuf,
     /// Whether sandboxes end with this engine.

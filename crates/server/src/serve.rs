@@ -100,6 +100,7 @@ pub async fn serve(
         ports,
         tasks,
         closing,
+        keyed: tokio::sync::Mutex::default(),
         uploads,
         leased: options.leased,
     });

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use protocol::lifecycle::{
-    CreateSandboxRequest, Endpoint, ListSandboxesResponse, RenewRequest, RenewResponse, Sandbox,
+    BatchRequest, BatchResponse, CreateSandboxRequest, Endpoint, ListSandboxesResponse, RenewRequest, RenewResponse,
+    Sandbox,
 };
 use reqwest::Method;
 use serde_json::Value;
@@ -41,6 +42,11 @@ impl Client {
     /// Asks for a sandbox; the answer comes before it is made.
     pub async fn create(&self, request: &CreateSandboxRequest) -> Result<Sandbox, Failure> {
         self.json(self.request(Method::POST, "/sandboxes").json(request), Patience::Usual).await
+    }
+
+    /// Asks for many sandboxes; the answer comes before they are made.
+    pub async fn create_many(&self, batch: &BatchRequest) -> Result<BatchResponse, Failure> {
+        self.json(self.request(Method::POST, "/sandboxes/batch").json(batch), Patience::Usual).await
     }
 
     /// One page of sandboxes.

@@ -19,10 +19,13 @@ use crate::failure::Failure;
 use crate::output::table;
 use crate::units::{self, Limit};
 
+mod many;
 mod view;
 
 /// Main process of a sandbox for which none is named: waits and does nothing.
 const IDLE_ENTRYPOINT: [&str; 3] = ["tail", "-f", "/dev/null"];
+/// Sandboxes of one call; the server takes no more.
+const MAX_COUNT: usize = 1000;
 /// How often `metrics --watch` asks.
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 /// Largest request file, in bytes; the server takes no larger body.
@@ -123,7 +126,7 @@ pub enum SandboxCommand {
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  osb sandbox create\n  osb sandbox create -i python:3.12 -t 1h -e DEBUG=1 -m team=blue --memory 1Gi --cpu 2\n  \
-osb sandbox create --allow index.example.org:443 --allow files.example.org:443\n  osb sandbox create -f request.json -o json"
+osb sandbox create --allow index.example.org:443 --allow files.example.org:443\n  osb sandbox create --count 20 -o json\n  osb sandbox create -f request.json -o json"
 )]
 pub struct CreateArgs {
     /// Image: a name to pull, or `host` for this machine's own programs
@@ -189,6 +192,9 @@ pub struct CreateArgs {
     /// Volumes as JSON
     #[arg(long, value_name = "PATH")]
     volumes_file: Option<PathBuf>,
+    /// How many of them, 1 to 1000
+    #[arg(long, value_name = "N", value_parser = parse_count, default_value = "1", conflicts_with = "vault")]
+    count: usize,
     /// Return as soon as the sandbox is accepted
     #[arg(long, visible_alias = "skip-health-check")]
     no_wait: bool,
@@ -215,6 +221,14 @@ pub struct ListArgs {
     /// Show ids only
     #[arg(short, long)]
     quiet: bool,
+}
+
+/// How many sandboxes one call may make.
+fn parse_count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count) if (1..=MAX_COUNT).contains(&count) => Ok(count),
+        _ => Err(format!("must be a whole number from 1 to {MAX_COUNT}")),
+    }
 }
 
 /// The main process of a sandbox for which none is named.
@@ -260,6 +274,9 @@ pub async fn run(ctx: &Context, command: &SandboxCommand) -> Outcome {
 async fn create(ctx: &Context, args: &CreateArgs) -> Outcome {
     let vault = args.vault.as_deref().map(VaultFile::read).transpose()?;
     let request = request(ctx, args, vault.as_ref())?;
+    if args.count > 1 {
+        return many::create(ctx, args, &request).await;
+    }
     let client = ctx.client()?;
     let mut sandbox = client.create(&request).await?;
     if !args.no_wait {

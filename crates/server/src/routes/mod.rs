@@ -2,6 +2,7 @@
 
 mod about;
 pub(crate) mod body;
+mod create;
 mod diagnostics;
 mod endpoints;
 pub(crate) mod images;
@@ -63,7 +64,8 @@ fn router(app: &Arc<App>) -> Router {
             .route(&at("/images/prune"), post(images::prune))
             .route(&at("/images/{*reference}"), delete(images::remove))
             .route(&at("/capabilities"), get(about::capabilities))
-            .route(&at("/sandboxes"), post(sandboxes::create).get(sandboxes::list))
+            .route(&at("/sandboxes"), post(create::one).get(sandboxes::list))
+            .route(&at("/sandboxes/batch"), post(create::many))
             .route(&at("/sandboxes/{id}"), get(sandboxes::get).delete(sandboxes::delete))
             .route(&at("/sandboxes/{id}/metadata"), patch(sandboxes::patch_metadata))
             .route(&at("/sandboxes/{id}/pause"), post(sandboxes::pause))

@@ -1,4 +1,4 @@
-//! Sandboxes: made, found, changed and ended.
+//! Sandboxes: found, changed and ended.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,32 +6,21 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Extension, OriginalUri, Path, State};
-use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use lifecycle::admit::{Rules, admit};
-use lifecycle::runtime::PullAuth;
-use lifecycle::spec::SandboxId;
 use lifecycle::state::{self, Event};
-use protocol::egress::NetworkPolicy;
 use protocol::error::code;
-use protocol::lifecycle::{
-    self as wire_types, CreateSandboxRequest, ListSandboxesResponse, PaginationInfo, RenewRequest, RenewResponse,
-};
+use protocol::lifecycle::{self as wire_types, ListSandboxesResponse, PaginationInfo, RenewRequest, RenewResponse};
 
 use super::body::Body;
 use super::query::Query;
 use crate::app::App;
-use crate::driver::{self, Sandbox, Start};
 use crate::errors::ApiError;
 use crate::middleware::Slot;
-use crate::network::Credentials;
 use crate::store::{Filter, Row};
 use crate::wire::{self, View};
 
 type Shared = State<Arc<App>>;
 
-/// Longest `?wait=` of a create.
-const MAX_WAIT_SECONDS: f64 = 600.0;
 /// Longest wait of a request for the end of what it started; clients give up after 30 s.
 const EFFECT_WAIT: Duration = Duration::from_secs(25);
 /// Longest grace that a deletion may ask for.
@@ -40,75 +29,6 @@ const MAX_GRACE_SECONDS: f64 = 20.0;
 const MAX_PAGE_SIZE: u64 = 200;
 /// Largest page number that is read; beyond it no list goes.
 const MAX_PAGE: u64 = i64::MAX as u64;
-
-/// `POST /sandboxes`: 202 as soon as the sandbox is remembered; with `?wait=N` when it runs or failed.
-pub(super) async fn create(
-    State(app): Shared,
-    Extension(slot): Extension<Slot>,
-    OriginalUri(uri): OriginalUri,
-    Body(body): Body,
-) -> Result<Response, ApiError> {
-    let wait = Query::of(&uri).seconds("wait", MAX_WAIT_SECONDS)?;
-    let request: CreateSandboxRequest = wire::decode(&body)?;
-    let rules = Rules {
-        max_timeout_seconds: app.config.server.max_sandbox_timeout_seconds,
-        leased: app.leased,
-        renews_on_access: app.config.renew_intent.enabled,
-    };
-    let capabilities = app.capabilities();
-    let mut admitted = admit(request, &capabilities, &rules)?;
-    admitted.spec.network = app.network.shape(admitted.spec.policy.as_ref(), &capabilities.network)?;
-    let id = SandboxId::parse(&uuid::Uuid::new_v4().hyphenated().to_string()).expect("a UUID is an id");
-    let now = app.now();
-    let expires_at = admitted
-        .spec
-        .timeout_seconds
-        .map(|seconds| {
-            let lifetime = jiff::SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
-            now.checked_add(lifetime).map_err(|_| {
-                ApiError::bad_request(code::INVALID_PARAMETER, "timeout: the date of the end cannot be represented")
-            })
-        })
-        .transpose()?;
-    let credentials = admitted.spec.credential_proxy.then(|| Credentials::new(admitted.vault_demands));
-    if credentials.is_some() && admitted.spec.policy.as_ref().is_some_and(NetworkPolicy::allows_by_default) {
-        tracing::warn!(sandbox_id = %id, "a sandbox with credentials allows by default; a policy that denies is safer");
-    }
-    let row = Row {
-        id,
-        spec: admitted.spec,
-        state: state::State::Pending,
-        reason: "ACCEPTED".to_owned(),
-        message: "Sandbox is being made.".to_owned(),
-        transition_at: now,
-        created_at: now,
-        expires_at,
-        exit: None,
-        receipt: None,
-        layers: Vec::new(),
-        failure_code: None,
-        credentials,
-    };
-    let answer = wire::sandbox(&row, View::Created, app.runtime.name());
-    let sandbox = accept(&app, row, admitted.pull_auth).await?;
-    let Some(wait) = wait.filter(|wait| !wait.is_zero()) else {
-        return Ok((StatusCode::ACCEPTED, Json(answer)).into_response());
-    };
-    slot.release();
-    let settled = sandbox.wait(|row| row.state != state::State::Pending, wait).await;
-    let answer = settled.map_or(answer, |row| wire::sandbox(&row, View::Detail, app.runtime.name()));
-    Ok((StatusCode::ACCEPTED, Json(answer)).into_response())
-}
-
-/// Remembers a sandbox and gives it a driver: both, whether or not the caller stays.
-async fn accept(app: &Arc<App>, row: Row, auth: Option<PullAuth>) -> Result<Arc<Sandbox>, ApiError> {
-    let app_of_task = app.clone();
-    let accepted = app.tasks.spawn(async move {
-        app_of_task.store.insert(&row).await?;
-        Ok(driver::spawn(&app_of_task, row, Start::Fresh(auth)))
-    });
-    accepted.await.unwrap_or_else(|_| Err(ApiError::internal("the create was not finished; try again")))
-}
 
 /// `GET /sandboxes`.
 pub(super) async fn list(

@@ -3,7 +3,7 @@
 use lifecycle::state::State;
 use sqlx::{QueryBuilder, Sqlite};
 
-use super::rows::{COLUMNS, read};
+use super::rows::{LISTED, read};
 use super::{Error, Row, Store, sql, to_its_end};
 
 /// Which sandboxes a list shows.
@@ -18,6 +18,7 @@ pub(crate) struct Filter {
 /// One page of a list.
 #[derive(Clone, Debug)]
 pub(crate) struct Page {
+    /// Without receipt, layers and credentials.
     pub(crate) rows: Vec<Row>,
     pub(crate) total: u64,
 }
@@ -40,7 +41,7 @@ impl Store {
         let mut rows = Vec::new();
         if offset < total.unsigned_abs() {
             let mut query = QueryBuilder::<Sqlite>::new("SELECT ");
-            query.push(COLUMNS).push(" FROM sandboxes");
+            query.push(LISTED).push(" FROM sandboxes");
             restrict(&mut query, filter);
             query.push(" ORDER BY created_at DESC, id DESC LIMIT ").push_bind(i64::try_from(size).unwrap_or(i64::MAX));
             query.push(" OFFSET ").push_bind(i64::try_from(offset).unwrap_or(i64::MAX));

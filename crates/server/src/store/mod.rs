@@ -5,6 +5,7 @@
 //! runtime is asked what is true. One process owns a database file: a second one is refused.
 
 mod list;
+mod once;
 mod rows;
 
 #[cfg(test)]
@@ -17,6 +18,7 @@ use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 
 pub(crate) use list::Filter;
+pub(crate) use once::{Inserted, Once};
 pub(crate) use rows::Row;
 
 /// Readers beside the one writer: lists must not wait for a write.
@@ -28,7 +30,7 @@ const CACHE_KIB: &str = "-512";
 /// Version of the tables below, kept in `user_version`.
 const SCHEMA_VERSION: i64 = 1;
 
-const SCHEMA: [&str; 6] = [
+const SCHEMA: [&str; 8] = [
     "CREATE TABLE IF NOT EXISTS sandboxes (
         id TEXT PRIMARY KEY,
         state TEXT NOT NULL,
@@ -56,6 +58,13 @@ const SCHEMA: [&str; 6] = [
     "CREATE INDEX IF NOT EXISTS events_of_sandbox ON events (sandbox_id, seq)",
     "CREATE TABLE IF NOT EXISTS consoles (sandbox_id TEXT PRIMARY KEY, tail BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS credentials (sandbox_id TEXT PRIMARY KEY, record TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS creates (
+        key TEXT PRIMARY KEY,
+        digest TEXT NOT NULL,
+        sandbox_id TEXT NOT NULL,
+        at INTEGER NOT NULL
+    )",
+    "CREATE INDEX IF NOT EXISTS creates_oldest ON creates (at)",
 ];
 
 /// The database.

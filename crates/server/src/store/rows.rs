@@ -7,7 +7,7 @@ use lifecycle::state::State;
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
-use super::{Error, Store, sql, to_its_end};
+use super::{Error, Inserted, Once, Store, once, sql, to_its_end};
 use crate::network::Credentials;
 
 /// Events kept for one sandbox; a loop of pauses must not fill the disk.
@@ -54,11 +54,16 @@ pub(super) const COLUMNS: &str =
     "id, state, reason, message, transition_at, created_at, expires_at, spec, exit, receipt, layers, failure_code,
      (SELECT record FROM credentials WHERE sandbox_id = id) AS credentials";
 
+/// The same without what lists do not show and is long.
+pub(super) const LISTED: &str =
+    "id, state, reason, message, transition_at, created_at, expires_at, spec, exit, failure_code,
+     NULL AS receipt, NULL AS layers, NULL AS credentials";
+
 impl Store {
-    /// Remembers a new sandbox, with its first event.
-    pub(crate) async fn insert(&self, row: &Row) -> Result<(), Error> {
+    /// Remembers a new sandbox, with its first event; one that is to be made once, unless it was.
+    pub(crate) async fn insert(&self, row: &Row, once: Option<Once>) -> Result<Inserted, Error> {
         let (store, row) = (self.clone(), row.clone());
-        to_its_end("store a new sandbox", async move { store.insert_now(&row).await }).await
+        to_its_end("store a new sandbox", async move { store.insert_now(&row, once.as_ref()).await }).await
     }
 
     /// Stores the state that the row is in now, with an event.
@@ -118,9 +123,15 @@ impl Store {
 
 /// The statements.
 impl Store {
-    async fn insert_now(&self, row: &Row) -> Result<(), Error> {
+    async fn insert_now(&self, row: &Row, once: Option<&Once>) -> Result<Inserted, Error> {
         let op = sql("store a new sandbox");
         let mut tx = self.writer.begin().await.map_err(&op)?;
+        if let Some(once) = once
+            && let earlier @ Inserted::Earlier { .. } =
+                once::take(&mut tx, once, row.id.as_str(), row.created_at).await?
+        {
+            return Ok(earlier);
+        }
         sqlx::query(
             "INSERT INTO sandboxes (id, state, reason, message, transition_at, created_at, expires_at, spec, metadata)
              VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -141,7 +152,8 @@ impl Store {
             put_credentials(&mut tx, &row.id, credentials).await?;
         }
         insert_event(&mut tx, row).await?;
-        tx.commit().await.map_err(&op)
+        tx.commit().await.map_err(&op)?;
+        Ok(Inserted::New)
     }
 
     async fn transition_now(&self, row: &Row) -> Result<(), Error> {

@@ -49,7 +49,7 @@ async fn a_row_reads_back_as_it_was_written() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Store::open(&dir.path().join("a/b.db")).await.expect("opens");
     let mut row = row("one", 0, &[("k", "v")]);
-    store.insert(&row).await.expect("inserts");
+    store.insert(&row, None).await.expect("inserts");
     row.state = State::Failed;
     row.exit = Some(Exit::Oom { detail: "64 MiB".to_owned() });
     row.receipt = Some(Receipt::default());
@@ -68,7 +68,7 @@ async fn what_is_known_of_credentials_is_kept_with_the_row_and_forgotten_with_it
     let mut row = row("one", 0, &[]);
     row.layers.clear();
     row.credentials = Some(Credentials { authority: "PEM".to_owned(), ..Credentials::default() });
-    store.insert(&row).await.expect("inserts");
+    store.insert(&row, None).await.expect("inserts");
     assert_eq!(store.load().await.expect("loads"), vec![row.clone()]);
     let known = Credentials { revision: 3, in_doubt: true, ..row.credentials.clone().expect("known") };
     store.set_credentials(&row.id, &known).await.expect("updates");
@@ -78,7 +78,7 @@ async fn what_is_known_of_credentials_is_kept_with_the_row_and_forgotten_with_it
     assert_eq!(store.list(Filter::default(), 1, 20).await.expect("lists").rows, vec![row.clone()]);
     store.forget(&row.id).await.expect("forgets");
     row.credentials = None;
-    store.insert(&row).await.expect("inserts");
+    store.insert(&row, None).await.expect("inserts");
     assert_eq!(store.load().await.expect("loads"), vec![row]);
 }
 
@@ -99,7 +99,7 @@ async fn lists_filter_count_and_page_newest_first() {
     let store = Store::in_memory().await.expect("opens");
     for n in 0..5 {
         let label = if n % 2 == 0 { "even" } else { "odd" };
-        store.insert(&row(&format!("s{n}"), n, &[("kind", label), ("a.b/c", "x")])).await.expect("inserts");
+        store.insert(&row(&format!("s{n}"), n, &[("kind", label), ("a.b/c", "x")]), None).await.expect("inserts");
     }
     let ids = |page: &super::list::Page| page.rows.iter().map(|r| r.id.to_string()).collect::<Vec<_>>();
     let all = store.list(Filter::default(), 1, 2).await.expect("lists");
@@ -120,7 +120,7 @@ async fn lists_filter_count_and_page_newest_first() {
 async fn events_of_one_sandbox_are_bounded() {
     let store = Store::in_memory().await.expect("opens");
     let row = row("one", 0, &[]);
-    store.insert(&row).await.expect("inserts");
+    store.insert(&row, None).await.expect("inserts");
     for _ in 0..520 {
         store.transition(&row).await.expect("updates");
     }

@@ -1,0 +1,281 @@
+//! Sandboxes are made: one, one whatever is sent again, or many.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Extension, OriginalUri, State};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use lifecycle::admit::{Rules, admit};
+use lifecycle::runtime::PullAuth;
+use lifecycle::spec::SandboxId;
+use lifecycle::state;
+use protocol::egress::NetworkPolicy;
+use protocol::error::code;
+use protocol::headers;
+use protocol::lifecycle::{
+    self as wire_types, BatchItem, BatchRequest, BatchResponse, CreateSandboxRequest, ItemError,
+};
+use serde_json::{Map, Value};
+
+use super::body::Body;
+use super::query::Query;
+use crate::app::App;
+use crate::driver::{self, Sandbox, Start};
+use crate::errors::ApiError;
+use crate::middleware::Slot;
+use crate::network::Credentials;
+use crate::store::{Inserted, Once, Row};
+use crate::wire::{self, View};
+
+type Shared = State<Arc<App>>;
+
+/// Longest `?wait=` of a create.
+const MAX_WAIT_SECONDS: f64 = 600.0;
+/// Sandboxes of one batch; the bound of a body's bytes stands beside it.
+const MAX_BATCH: usize = 1000;
+/// Longest `Idempotency-Key`.
+const MAX_KEY_BYTES: usize = 255;
+/// Says of an answer that it is about an earlier create with the same key.
+const REPLAYED: &str = "idempotent-replayed";
+/// Fields of an item that are joined with those of the batch; any other replaces the batch's.
+const JOINED: [&str; 2] = ["env", "metadata"];
+
+/// What a create came to.
+struct Made {
+    sandbox: Arc<Sandbox>,
+    answer: wire_types::Sandbox,
+    /// Whether an earlier one with the same key made it.
+    is_replay: bool,
+}
+
+/// `POST /sandboxes`: 202 as soon as the sandbox is remembered; with `?wait=N` when it runs or failed.
+pub(super) async fn one(
+    State(app): Shared,
+    Extension(slot): Extension<Slot>,
+    OriginalUri(uri): OriginalUri,
+    headers: HeaderMap,
+    Body(body): Body,
+) -> Result<Response, ApiError> {
+    let wait = Query::of(&uri).seconds("wait", MAX_WAIT_SECONDS)?;
+    let once = key(&headers)?.map(|key| Once::new(key, &body));
+    let mut made = make(&app, wire::decode(&body)?, once).await?;
+    settle(&app, slot, std::slice::from_mut(&mut made), wait).await;
+    let mut response = (StatusCode::ACCEPTED, Json(made.answer)).into_response();
+    if made.is_replay {
+        response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    }
+    Ok(response)
+}
+
+/// `POST /sandboxes/batch`: many by one call, each accepted or refused by itself; 400 when none was accepted.
+pub(super) async fn many(
+    State(app): Shared,
+    Extension(slot): Extension<Slot>,
+    OriginalUri(uri): OriginalUri,
+    headers: HeaderMap,
+    Body(body): Body,
+) -> Result<Response, ApiError> {
+    let wait = Query::of(&uri).seconds("wait", MAX_WAIT_SECONDS)?;
+    let key = key(&headers)?;
+    let BatchRequest { sandbox, items } = wire::decode(&body)?;
+    if items.is_empty() || items.len() > MAX_BATCH {
+        return Err(ApiError::bad_request(
+            code::INVALID_PARAMETER,
+            format!("items: must be 1 to {MAX_BATCH} objects, here are {}", items.len()),
+        ));
+    }
+    let mut made = Vec::with_capacity(items.len());
+    let mut answers = Vec::with_capacity(items.len());
+    for (place, item) in items.into_iter().enumerate() {
+        let merged = Bytes::from(Value::Object(join(&sandbox, item)).to_string());
+        let once = key.as_ref().map(|key| Once::new(format!("{key}/{place}"), &merged));
+        let created = match wire::decode(&merged) {
+            Ok(request) => make(&app, request, once).await,
+            Err(error) => Err(error),
+        };
+        answers.push(match created {
+            Ok(one) => {
+                made.push(one);
+                Ok(made.len() - 1)
+            }
+            Err(error) => Err(ItemError { code: error.code, message: error.message }),
+        });
+    }
+    settle(&app, slot, &mut made, wait).await;
+    let (accepted, refused) = (made.len() as u64, (answers.len() - made.len()) as u64);
+    let items = answers.into_iter().map(|answer| match answer {
+        Ok(at) => BatchItem { sandbox: Some(made[at].answer.clone()), error: None },
+        Err(error) => BatchItem { sandbox: None, error: Some(error) },
+    });
+    let items: Vec<BatchItem> = items.collect();
+    let status = if accepted == 0 { StatusCode::BAD_REQUEST } else { StatusCode::ACCEPTED };
+    let first = items.iter().enumerate().find_map(|(place, item)| item.error.as_ref().map(|error| (place, error)));
+    let (code, message) = match (accepted, first) {
+        (0, Some((place, error))) => (
+            Some(error.code.clone()),
+            Some(format!("none of the {refused} was accepted; items.{place}: {}", error.message)),
+        ),
+        _ => (None, None),
+    };
+    Ok((status, Json(BatchResponse { accepted, refused, items, code, message })).into_response())
+}
+
+/// An item over what all of the batch have.
+fn join(all: &Map<String, Value>, item: Map<String, Value>) -> Map<String, Value> {
+    let mut joined = all.clone();
+    for (field, value) in item {
+        match (joined.get_mut(&field), value) {
+            (Some(Value::Object(common)), Value::Object(own)) if JOINED.contains(&field.as_str()) => common.extend(own),
+            (_, value) => {
+                joined.insert(field, value);
+            }
+        }
+    }
+    joined
+}
+
+/// The caller's name for this create, under which it happens once.
+fn key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let Some(value) = headers.get(headers::IDEMPOTENCY_KEY) else { return Ok(None) };
+    let is_visible = |key: &&str| key.bytes().all(|byte| byte.is_ascii_graphic());
+    match value.to_str().ok().filter(is_visible) {
+        Some(key) if (1..=MAX_KEY_BYTES).contains(&key.len()) => Ok(Some(key.to_owned())),
+        _ => Err(ApiError::bad_request(
+            code::INVALID_PARAMETER,
+            format!("Idempotency-Key: must be 1 to {MAX_KEY_BYTES} visible ASCII characters without spaces"),
+        )),
+    }
+}
+
+/// Waits until each of them runs or failed, as long as the caller wants to.
+async fn settle(app: &App, slot: Slot, made: &mut [Made], wait: Option<Duration>) {
+    let Some(wait) = wait.filter(|wait| !wait.is_zero()) else { return };
+    slot.release();
+    let until = tokio::time::Instant::now() + wait;
+    for one in made {
+        let left = until.saturating_duration_since(tokio::time::Instant::now());
+        if let Some(row) = one.sandbox.wait(|row| row.state != state::State::Pending, left).await {
+            one.answer = wire::sandbox(&row, View::Detail, app.runtime.name());
+        }
+    }
+}
+
+async fn make(app: &Arc<App>, request: CreateSandboxRequest, once: Option<Once>) -> Result<Made, ApiError> {
+    let rules = Rules {
+        max_timeout_seconds: app.config.server.max_sandbox_timeout_seconds,
+        leased: app.leased,
+        renews_on_access: app.config.renew_intent.enabled,
+    };
+    let capabilities = app.capabilities();
+    let mut admitted = admit(request, &capabilities, &rules)?;
+    admitted.spec.network = app.network.shape(admitted.spec.policy.as_ref(), &capabilities.network)?;
+    let id = SandboxId::parse(&uuid::Uuid::new_v4().hyphenated().to_string()).expect("a UUID is an id");
+    let now = app.now();
+    let expires_at = admitted
+        .spec
+        .timeout_seconds
+        .map(|seconds| {
+            let lifetime = jiff::SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
+            now.checked_add(lifetime).map_err(|_| {
+                ApiError::bad_request(code::INVALID_PARAMETER, "timeout: the date of the end cannot be represented")
+            })
+        })
+        .transpose()?;
+    let credentials = admitted.spec.credential_proxy.then(|| Credentials::new(admitted.vault_demands));
+    if credentials.is_some() && admitted.spec.policy.as_ref().is_some_and(NetworkPolicy::allows_by_default) {
+        tracing::warn!(sandbox_id = %id, "a sandbox with credentials allows by default; a policy that denies is safer");
+    }
+    let row = Row {
+        id,
+        spec: admitted.spec,
+        state: state::State::Pending,
+        reason: "ACCEPTED".to_owned(),
+        message: "Sandbox is being made.".to_owned(),
+        transition_at: now,
+        created_at: now,
+        expires_at,
+        exit: None,
+        receipt: None,
+        layers: Vec::new(),
+        failure_code: None,
+        credentials,
+    };
+    let answer = wire::sandbox(&row, View::Created, app.runtime.name());
+    match accept(app, row, admitted.pull_auth, once).await? {
+        Accepted::New(sandbox) => Ok(Made { sandbox, answer, is_replay: false }),
+        Accepted::Earlier(sandbox) => {
+            let answer = wire::sandbox(&sandbox.row(), View::Created, app.runtime.name());
+            Ok(Made { sandbox, answer, is_replay: true })
+        }
+    }
+}
+
+enum Accepted {
+    New(Arc<Sandbox>),
+    Earlier(Arc<Sandbox>),
+}
+
+/// Remembers a sandbox and gives it a driver: both, whether or not the caller stays.
+async fn accept(app: &Arc<App>, row: Row, auth: Option<PullAuth>, once: Option<Once>) -> Result<Accepted, ApiError> {
+    let app_of_task = app.clone();
+    let accepted = app.tasks.spawn(async move {
+        let app = app_of_task;
+        let _turn = match once {
+            Some(_) => Some(app.keyed.lock().await),
+            None => None,
+        };
+        match app.store.insert(&row, once).await? {
+            Inserted::New => Ok(Accepted::New(driver::spawn(&app, row, Start::Fresh(auth)))),
+            Inserted::Earlier { is_same: false, .. } => Err(ApiError::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                code::IDEMPOTENCY_KEY_REUSED,
+                "Idempotency-Key: came with another body before; a new create needs a key of its own",
+            )),
+            Inserted::Earlier { id, .. } => match app.sandboxes.get(&id) {
+                Some(sandbox) => Ok(Accepted::Earlier(sandbox)),
+                None => Err(ApiError::conflict(
+                    code::IDEMPOTENCY_KEY_SPENT,
+                    format!("Idempotency-Key: its sandbox \"{id}\" is gone; a new create needs a key of its own"),
+                )),
+            },
+        }
+    });
+    accepted.await.unwrap_or_else(|_| Err(ApiError::internal("the create was not finished; try again")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(value: Value) -> Map<String, Value> {
+        value.as_object().expect("an object").clone()
+    }
+
+    #[test]
+    fn an_item_joins_its_variables_and_labels_and_replaces_the_rest() {
+        let all = object(json!({"env": {"A": "1", "B": "1"}, "entrypoint": ["a", "b"], "timeout": 60}));
+        let item = object(json!({"env": {"B": "2"}, "metadata": {"n": "1"}, "entrypoint": ["c"], "timeout": null}));
+        let expected =
+            json!({"env": {"A": "1", "B": "2"}, "metadata": {"n": "1"}, "entrypoint": ["c"], "timeout": null});
+        assert_eq!(Value::Object(join(&all, item)), expected);
+    }
+
+    #[test]
+    fn a_key_is_short_and_visible() {
+        let key_of = |value: &[u8]| {
+            let mut headers = HeaderMap::new();
+            headers.insert(headers::IDEMPOTENCY_KEY, HeaderValue::from_bytes(value).expect("a value"));
+            key(&headers)
+        };
+        assert_eq!(key_of(b"run-7").expect("a key"), Some("run-7".to_owned()));
+        for bad in [&b""[..], b"a b", "\u{e9}".as_bytes(), &[b'a'; 256]] {
+            assert!(key_of(bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(key(&HeaderMap::new()).expect("none"), None);
+    }
+}
