@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use lifecycle::runtime::Capabilities;
+use lifecycle::runtime::{Capabilities, VolumeMeans};
 use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +52,7 @@ pub(crate) fn probe(jail: &Jail) -> Probe {
         fractional_cpu: limits.get("cpu").is_some_and(|means| means.starts_with("cgroup")),
         limits,
         network: if network.is_ok() { "egress" } else { "none" }.to_owned(),
+        volumes: VolumeMeans::default(),
         weaker: weaker(jail),
     };
     let uname = rustix::system::uname();

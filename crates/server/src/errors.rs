@@ -136,6 +136,9 @@ pub(crate) fn create_failure_code(error: &RuntimeError) -> &'static str {
         ErrorKind::Image => code::IMAGE_PULL_FAILED,
         ErrorKind::Entrypoint => code::INVALID_ENTRYPOINT,
         ErrorKind::Unsupported => code::NOT_SUPPORTED,
+        ErrorKind::HostPath => code::HOST_PATH_NOT_ALLOWED,
+        ErrorKind::HostPathFailed => code::HOST_PATH_CREATE_FAILED,
+        ErrorKind::SubPath => code::INVALID_SUB_PATH,
         ErrorKind::Exhausted | ErrorKind::NotFound | ErrorKind::Invalid | ErrorKind::Held | ErrorKind::Internal => {
             code::START_FAILED
         }

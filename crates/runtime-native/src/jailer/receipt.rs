@@ -112,6 +112,7 @@ pub fn read(jail: &Jail, plan: &Plan, pid: Pid, slot: Option<Slot>, limits: Limi
         no_new_privs: field("NoNewPrivs") == Some("1"),
         capabilities: names(effective),
         network: way_out.to_owned(),
+        mounts: Vec::new(),
         weaker: probe::weaker(jail),
     };
     compare(&receipt, plan, slot, effective, &root)?;
