@@ -8,6 +8,7 @@ pub(crate) mod images;
 pub(crate) mod query;
 mod sandboxes;
 mod unsupported;
+mod volumes;
 
 use std::sync::Arc;
 
@@ -62,6 +63,8 @@ fn router(app: &Arc<App>) -> Router {
             .route(&at("/images/import"), post(images::import))
             .route(&at("/images/prune"), post(images::prune))
             .route(&at("/images/{*reference}"), delete(images::remove))
+            .route(&at("/volumes"), get(volumes::list).post(volumes::create))
+            .route(&at("/volumes/{name}"), get(volumes::get).delete(volumes::delete))
             .route(&at("/capabilities"), get(about::capabilities))
             .route(&at("/sandboxes"), post(sandboxes::create).get(sandboxes::list))
             .route(&at("/sandboxes/{id}"), get(sandboxes::get).delete(sandboxes::delete))

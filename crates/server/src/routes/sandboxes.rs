@@ -8,7 +8,7 @@ use axum::Json;
 use axum::extract::{Extension, OriginalUri, Path, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use lifecycle::admit::{Rules, VolumeRules, admit};
+use lifecycle::admit::{Rules, admit};
 use lifecycle::runtime::PullAuth;
 use lifecycle::spec::SandboxId;
 use lifecycle::state::{self, Event};
@@ -54,7 +54,7 @@ pub(super) async fn create(
         max_timeout_seconds: app.config.server.max_sandbox_timeout_seconds,
         leased: app.leased,
         renews_on_access: app.config.renew_intent.enabled,
-        volumes: VolumeRules::default(),
+        volumes: app.config.storage.rules(),
     };
     let capabilities = app.capabilities();
     let mut admitted = admit(request, &capabilities, &rules)?;

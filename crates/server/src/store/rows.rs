@@ -121,6 +121,7 @@ impl Store {
     async fn insert_now(&self, row: &Row) -> Result<(), Error> {
         let op = sql("store a new sandbox");
         let mut tx = self.writer.begin().await.map_err(&op)?;
+        super::volumes::claim(&mut tx, row).await?;
         sqlx::query(
             "INSERT INTO sandboxes (id, state, reason, message, transition_at, created_at, expires_at, spec, metadata)
              VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -230,6 +231,7 @@ impl Store {
             "DELETE FROM events WHERE sandbox_id = ?",
             "DELETE FROM consoles WHERE sandbox_id = ?",
             "DELETE FROM credentials WHERE sandbox_id = ?",
+            "DELETE FROM volume_uses WHERE sandbox_id = ?",
             "DELETE FROM sandboxes WHERE id = ?",
         ] {
             sqlx::query(statement).bind(id.as_str()).execute(&mut *tx).await.map_err(&op)?;
