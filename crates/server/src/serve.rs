@@ -97,6 +97,7 @@ pub async fn serve(
         images,
         sandboxes: Registry::default(),
         network,
+        volume_turns: crate::volumes::Turns::default(),
         ports,
         tasks,
         closing,

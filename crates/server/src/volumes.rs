@@ -3,7 +3,8 @@
 //! A row comes before its volume and goes after it. A row that is marked as going stays until the volume is gone, however
 //! often that must be tried; a volume without a row is remembered at the next start.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::StatusCode;
@@ -11,6 +12,7 @@ use lifecycle::runtime::{ErrorKind, RuntimeError, Volumes};
 use lifecycle::spec::{SandboxId, SandboxSpec};
 use lifecycle::volume::Volume;
 use protocol::error::code;
+use tokio::sync::OwnedMutexGuard;
 
 use crate::app::App;
 use crate::errors::ApiError;
@@ -19,15 +21,27 @@ use crate::store::{Error, Refused, VolumeRow};
 /// Between two rounds of removing what could not be removed before.
 const ROUND: Duration = Duration::from_secs(30);
 
+/// Changes of one volume come one after the other, each to its end.
+#[derive(Default)]
+pub(crate) struct Turns(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>);
+
+impl Turns {
+    async fn take(&self, name: &str) -> OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = self.0.lock().expect("no holder panics");
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+            turns.entry(name.to_owned()).or_default().clone()
+        };
+        turn.lock_owned().await
+    }
+}
+
 /// Makes a volume by itself. Once it is asked for it is done, also when the asker goes.
 pub(crate) async fn make(app: &Arc<App>, row: VolumeRow) -> Result<(), ApiError> {
     let work = app.clone();
     let made = app.tasks.spawn(async move {
         work.store.insert_volume(&row).await?;
-        let made = match means(&work) {
-            Ok(volumes) => volumes.ensure(&row.name, row.size_bytes).await,
-            Err(error) => Err(error),
-        };
+        let made = ensure(&work, &row.name).await;
         if let Err(error) = made {
             // Unless a sandbox has it by now, which fails or succeeds for itself.
             if work.store.let_volume_go(&row.name).await.is_ok() {
@@ -51,21 +65,46 @@ pub(crate) async fn remove(app: &Arc<App>, name: String) -> Result<(), ApiError>
             }
             other => other?,
         }
-        means(&work).map_err(|error| failed(&error))?.remove(&name).await.map_err(|error| failed(&error))?;
-        Ok(work.store.forget_volume(&name).await?)
+        take_away(&work, &name).await.map_err(|error| failed(&error))
     });
     removed.await.unwrap_or_else(|_| Err(ApiError::internal("the volume was not removed to the end; try again")))
 }
 
 /// Makes those of a sandbox's named volumes that are not there yet.
-pub(crate) async fn prepare(app: &App, spec: &SandboxSpec) -> Result<(), RuntimeError> {
+pub(crate) async fn prepare(app: &Arc<App>, spec: &SandboxSpec) -> Result<(), RuntimeError> {
     for claim in spec.volumes.iter().filter_map(Volume::claim) {
-        let found = app.store.volume(&claim.name).await;
-        let found = found.map_err(|error| RuntimeError::new(ErrorKind::Internal, error.to_string()))?;
-        let bytes = found.and_then(|row| row.size_bytes);
-        means(app)?.ensure(&claim.name, bytes).await?;
+        let (work, name) = (app.clone(), claim.name.clone());
+        // To its end, also when the create is given up: one that is made behind its removal would be nobody's.
+        let made = app.tasks.spawn(async move { ensure(&work, &name).await });
+        let lost = || RuntimeError::new(ErrorKind::Internal, "a volume was not made to the end");
+        made.await.unwrap_or_else(|_| Err(lost()))?;
     }
     Ok(())
+}
+
+/// Makes a volume as its row says, unless it exists.
+async fn ensure(app: &App, name: &str) -> Result<(), RuntimeError> {
+    let _turn = app.volume_turns.take(name).await;
+    match app.store.volume(name).await.map_err(|error| stored(&error))? {
+        Some(row) => means(app)?.ensure(name, row.size_bytes).await,
+        None => Err(RuntimeError::new(ErrorKind::Internal, format!("volume \"{name}\" was removed meanwhile"))),
+    }
+}
+
+/// Removes a volume whose row says so, and the row.
+async fn take_away(app: &App, name: &str) -> Result<(), RuntimeError> {
+    let _turn = app.volume_turns.take(name).await;
+    // Somebody else may have removed it meanwhile, and a third made another of that name.
+    let going = app.store.volumes_going().await.map_err(|error| stored(&error))?;
+    if !going.iter().any(|going| going == name) {
+        return Ok(());
+    }
+    means(app)?.remove(name).await?;
+    app.store.forget_volume(name).await.map_err(|error| stored(&error))
+}
+
+fn stored(error: &Error) -> RuntimeError {
+    RuntimeError::new(ErrorKind::Internal, protocol::error::chain(error))
 }
 
 /// Takes a sandbox's volumes from it that has ended, and removes those that go with it. May be repeated.
@@ -81,10 +120,9 @@ pub(crate) async fn release(
     if spec.volumes.iter().all(|volume| volume.claim().is_none()) {
         return Ok(());
     }
-    let stored = |error: crate::store::Error| RuntimeError::new(ErrorKind::Internal, protocol::error::chain(&error));
-    for name in app.store.release_volumes(id, came_to_be == CameToBe::No).await.map_err(stored)? {
-        means(app)?.remove(&name).await?;
-        app.store.forget_volume(&name).await.map_err(stored)?;
+    let going = app.store.release_volumes(id, came_to_be == CameToBe::No).await;
+    for name in going.map_err(|error| stored(&error))? {
+        take_away(app, &name).await?;
     }
     Ok(())
 }
@@ -135,13 +173,8 @@ pub(crate) async fn keep(app: Arc<App>) {
 
 /// Removes a volume whose row says so; what fails is tried again in the next round.
 async fn finish(app: &App, name: &str) {
-    let Ok(volumes) = means(app) else { return };
-    if let Err(error) = volumes.remove(name).await {
+    if let Err(error) = take_away(app, name).await {
         tracing::warn!(volume = name, error = %error, "a volume could not be removed; it is tried again");
-        return;
-    }
-    if let Err(error) = app.store.forget_volume(name).await {
-        tracing::warn!(volume = name, error = %protocol::error::chain(&error), "a volume could not be forgotten; it is tried again");
     }
 }
 
