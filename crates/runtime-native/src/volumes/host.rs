@@ -88,7 +88,7 @@ pub fn open(volume: &str, path: &str, allowed: &HostPaths, mut made: Option<&mut
 }
 
 /// Opens a path beneath an allowed one; [`Errno::XDEV`] where it leads out.
-fn open_in(prefix: &str, path: &str, mut made: Option<&mut Made>) -> std::result::Result<OwnedFd, Errno> {
+fn open_in(prefix: &str, path: &str, made: Option<&mut Made>) -> std::result::Result<OwnedFd, Errno> {
     let rest = path.strip_prefix(prefix).unwrap_or_default().trim_start_matches('/');
     let top = match look_up(CWD, Path::new(prefix), ResolveFlags::NO_MAGICLINKS) {
         // The operator named it, so nobody else says where it is made.
@@ -101,7 +101,7 @@ fn open_in(prefix: &str, path: &str, mut made: Option<&mut Made>) -> std::result
     if rest.is_empty() {
         return Ok(top);
     }
-    match reach(&top, Path::new(rest), made.as_deref_mut()) {
+    match reach(&top, Path::new(rest), made) {
         Err(Errno::XDEV) => {
             let opened = look_up(CWD, Path::new(path), ResolveFlags::NO_MAGICLINKS)?;
             if is_within(&opened, &top)? { Ok(opened) } else { Err(Errno::XDEV) }
