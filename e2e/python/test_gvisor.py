@@ -14,6 +14,7 @@ import pytest
 import osb
 import test_credentials as credentials
 import test_network as network
+import test_volumes as volume
 
 from conftest import minimal
 from test_commands import (  # noqa: F401
@@ -64,9 +65,18 @@ def origins(world, directory):
 
 
 @pytest.fixture(scope="module")
-def server(world, origins, directory, tmp_path_factory):
+def shared(tmp_path_factory):
+    """A directory of the machine that may be mounted."""
+    made = tmp_path_factory.mktemp("shared")
+    (made / "there").write_text("outside\n")
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(world, origins, directory, shared, tmp_path_factory):
     egress = f'[egress]\nalways_deny = ["always.test"]\nresolvers = ["{world.resolver}"]\n'
-    with osb.running(tmp_path_factory, "osb-gvisor", f'{egress}upstream_ca = ["{directory}/ca.pem"]\n{GVISOR}') as started:
+    with osb.running(tmp_path_factory, "osb-gvisor", f'{egress}upstream_ca = ["{directory}/ca.pem"]\n{GVISOR}'
+                     f'[storage]\nallowed_host_paths = ["{shared}"]\n') as started:
         yield started
 
 
@@ -102,6 +112,29 @@ def test_the_kernel_is_gvisors_and_everybody_is_told(net, client, sandbox):
     assert not any("NET" in name or name == "CAP_SYS_ADMIN" for name in told["capabilities"]), told
     with network.raw(net) as http:
         assert http.get("/capabilities").json()["runtime"]["isolation"] == told["isolation"]
+
+
+def test_volumes_are_shared_kept_and_read_only(net, client, shared):
+    def volumes(**fields):
+        data = volume.named("gvisor-data", "/tmp/data", storage="32Mi", **fields)
+        return [data, volume.host(shared, "/host", read_only=True)]
+
+    def run(sandbox, command, **options):
+        return volume.said(sandbox, command, **options).strip()
+
+    first, second = client.create(volumes=volumes()), client.create(volumes=volumes())
+    mounts = receipt(net, first)["mounts"]
+    assert [(mount["mountPath"], mount["readOnly"]) for mount in mounts] == [("/tmp/data", False), ("/host", True)]
+    assert run(first, "chmod 777 /tmp/data; cat /host/there") == "outside"
+    assert "Read-only file system" in run(first, "touch /host/x") and not (shared / "x").exists()
+    assert run(first, "echo kept > /tmp/data/mine && cat /tmp/data/mine", uid=1000, gid=1000) == "kept"
+    assert run(second, "cat /tmp/data/mine; echo more >> /tmp/data/mine") == "kept"
+    assert run(first, "cat /tmp/data/mine").split() == ["kept", "more"], "each sees what the other wrote"
+    assert "No space left on device" in run(first, "head -c 64M /dev/zero > /tmp/data/fill")
+    first.kill(), second.kill()
+    third = client.create(volumes=volumes(sub_path="mine"))
+    owner = "import os; print(os.stat('/tmp/data').st_uid)"
+    assert run(third, f'python3 -c "{owner}"; cat /tmp/data').split() == ["1000", "kept", "more"]
 
 
 def test_limits_hold(net, client):

@@ -83,7 +83,9 @@ WRONG = [
     ("os_011-root", {"volumes": [{"name": "v", "mountPath": "/v", "host": {"path": "/"}}]}, "volumes"),
     ("os_011-etc", {"volumes": [{"name": "v", "mountPath": "/v", "host": {"path": "/etc"}}]}, "volumes"),
     ("os_011-proc", {"volumes": [{"name": "v", "mountPath": "/v", "host": {"path": "/proc"}}]}, "volumes"),
-    ("volume-pvc", {"volumes": [{"name": "v", "mountPath": "/v", "pvc": {"claimName": "c"}}]}, "volumes"),
+    ("volume-claim", {"volumes": [{"name": "v", "mountPath": "/v", "pvc": {"claimName": "C"}}]}, "volumes[0].pvc.claimName"),
+    ("volume-class", {"volumes": [{"name": "v", "mountPath": "/v", "pvc": {"claimName": "c", "storageClass": "fast"}}]}, "volumes[0].pvc.storageClass"),
+    ("volume-place", {"volumes": [{"name": "v", "mountPath": "/proc/v", "pvc": {"claimName": "c"}}]}, "volumes[0].mountPath"),
     ("volume-bucket", {"volumes": [{"name": "v", "mountPath": "/v", "ossfs": {"bucket": "b", "endpoint": "e"}}]}, "volumes"),
     ("volume-none", {"volumes": [{"name": "v", "mountPath": "/v"}]}, "volumes"),
     ("volume-two", {"volumes": [{"name": "v", "mountPath": "/v", "host": {"path": "/x"}, "pvc": {"claimName": "c"}}]}, "volumes"),
@@ -136,7 +138,7 @@ WRONG_IN_SDK = {
     "policy": {"network_policy": NetworkPolicy(egress=[NetworkRule(action="allow", target="no name")])},
     "credential-proxy": {"credential_proxy": CredentialProxyConfig(enabled=True)},
     "host-volume": {"volumes": volume(host=Host(path="/etc"))},
-    "claim": {"volumes": volume(pvc=PVC(claimName="c"))},
+    "claim": {"volumes": volume(pvc=PVC(claimName="c", createIfNotExists=False))},
     "bucket": {
         "volumes": volume(
             ossfs=OSSFS(bucket="bkt", endpoint="e", accessKeyId="i", accessKeySecret="s")

@@ -17,7 +17,7 @@ use protocol::network::Cidr;
 
 use crate::runtime::{
     BoxFuture, Capabilities, Create, Created, ErrorKind, ExecdAddress, Exit, Listeners, Network, Observed, Pause,
-    Receipt, Runtime, RuntimeError,
+    Receipt, Runtime, RuntimeError, StoredVolume, VolumeMeans, Volumes,
 };
 use crate::spec::{self, SandboxId};
 
@@ -36,6 +36,10 @@ pub enum Call {
     Listen,
     /// [`Network::steer`].
     Steer,
+    /// [`Volumes::ensure`].
+    EnsureVolume,
+    /// [`Volumes::remove`].
+    RemoveVolume,
 }
 
 /// The fake; clones share their sandboxes, as a restarted server shares the machine.
@@ -50,6 +54,7 @@ struct Inner {
     sandboxes: BTreeMap<SandboxId, Observed>,
     reachable: BTreeMap<SandboxId, Vec<Cidr>>,
     authorities: BTreeMap<SandboxId, String>,
+    volumes: BTreeMap<String, Option<u64>>,
     failures: BTreeMap<Call, RuntimeError>,
     held: bool,
     ended: VecDeque<SandboxId>,
@@ -117,6 +122,11 @@ impl FakeRuntime {
         self.lock().creates
     }
 
+    /// The named volumes that exist.
+    pub fn volumes(&self) -> BTreeMap<String, Option<u64>> {
+        self.lock().volumes.clone()
+    }
+
     /// Where connections of a sandbox may be asked for, if it has a network.
     pub fn reachable(&self, id: &SandboxId) -> Option<Vec<Cidr>> {
         self.lock().reachable.get(id).cloned()
@@ -154,6 +164,7 @@ impl Runtime for FakeRuntime {
             limits: limits.into(),
             fractional_cpu: true,
             network: "egress".to_owned(),
+            volumes: VolumeMeans { named: true, size_limit: "fake".to_owned(), ids: "id-mapped".to_owned() },
             weaker: vec!["isolates nothing".to_owned()],
         }
     }
@@ -234,6 +245,37 @@ impl Runtime for FakeRuntime {
 
     fn network(&self) -> Option<&dyn Network> {
         Some(self)
+    }
+
+    fn volumes(&self) -> Option<&dyn Volumes> {
+        Some(self)
+    }
+}
+
+impl Volumes for FakeRuntime {
+    fn ensure<'a>(&'a self, name: &'a str, bytes: Option<u64>) -> BoxFuture<'a, Result<(), RuntimeError>> {
+        Box::pin(async move {
+            let mut inner = self.lock();
+            inner.fail(Call::EnsureVolume)?;
+            inner.volumes.entry(name.to_owned()).or_insert(bytes);
+            Ok(())
+        })
+    }
+
+    fn remove<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), RuntimeError>> {
+        Box::pin(async move {
+            let mut inner = self.lock();
+            inner.fail(Call::RemoveVolume)?;
+            inner.volumes.remove(name);
+            Ok(())
+        })
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<StoredVolume>, RuntimeError>> {
+        Box::pin(async move {
+            let stored = |(name, bytes): (&String, &Option<u64>)| StoredVolume { name: name.clone(), bytes: *bytes };
+            Ok(self.lock().volumes.iter().map(stored).collect())
+        })
     }
 }
 

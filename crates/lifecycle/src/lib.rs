@@ -1,7 +1,7 @@
 //! The pure domain: what a sandbox is, what may be asked of it, and how its life goes on.
 //!
 //! Owns [`admit`] (the only place that says "unsupported"), [`state`] (the state machine), [`spec`] (what
-//! was admitted) and the [`runtime::Runtime`] trait. Refuses to know HTTP, databases and kernels: nothing
+//! was admitted), [`volume`] (what it shares) and the [`runtime::Runtime`] trait. Refuses to know HTTP, databases and kernels: nothing
 //! here does I/O. Wire types come in through [`admit`] and end there.
 
 pub mod admit;
@@ -12,3 +12,4 @@ pub mod quantity;
 pub mod runtime;
 pub mod spec;
 pub mod state;
+pub mod volume;

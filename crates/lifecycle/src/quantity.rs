@@ -45,3 +45,22 @@ pub fn cpu_millis(text: &str) -> Option<u64> {
 pub fn count(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|n| *n > 0)
 }
+
+/// Parses an amount of storage as Kubernetes writes it, fractions included (`1.5Gi`); `None` when malformed or beyond
+/// 2^63-1.
+pub fn storage(text: &str) -> Option<u64> {
+    const UNITS: [(&str, u32); 6] = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40), ("Pi", 50), ("Ei", 60)];
+    /// Digits behind the point that still count: a thousandth of a byte of the largest unit.
+    const MAX_FRACTION_DIGITS: usize = 18;
+    let found = UNITS.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
+    let (number, shift) = found.unwrap_or((text, 0));
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(fraction) || fraction.len() > MAX_FRACTION_DIGITS {
+        return None;
+    }
+    let scale = 10u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let value = whole.parse::<u128>().ok()?.checked_mul(scale)?.checked_add(fraction.parse().ok()?)?;
+    let bytes = value.checked_mul(1 << shift)?.div_ceil(scale);
+    u64::try_from(bytes).ok().filter(|bytes| i64::try_from(*bytes).is_ok())
+}

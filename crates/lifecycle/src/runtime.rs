@@ -62,6 +62,11 @@ pub trait Runtime: Send + Sync + 'static {
         None
     }
 
+    /// Named volumes, if this runtime can.
+    fn volumes(&self) -> Option<&dyn Volumes> {
+        None
+    }
+
     /// Steered networks ([`Network::Steered`](crate::spec::Network)), if this runtime can.
     fn network(&self) -> Option<&dyn Network> {
         None
@@ -124,6 +129,30 @@ impl From<[OwnedFd; 4]> for Listeners {
     fn from([tcp4, tcp6, udp4, udp6]: [OwnedFd; 4]) -> Self {
         Self { tcp4, tcp6, udp4, udp6 }
     }
+}
+
+/// Named volumes: directories that outlive sandboxes.
+pub trait Volumes: Send + Sync {
+    /// Makes the volume; one that exists stays as it is. `bytes` is the most that it may hold.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] for a size limit that cannot be kept here.
+    fn ensure<'a>(&'a self, name: &'a str, bytes: Option<u64>) -> BoxFuture<'a, Result<(), RuntimeError>>;
+
+    /// Removes the volume with all that is in it; one that does not exist is no error. No sandbox may have it.
+    fn remove<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), RuntimeError>>;
+
+    /// Every volume that exists.
+    fn list(&self) -> BoxFuture<'_, Result<Vec<StoredVolume>, RuntimeError>>;
+}
+
+/// A named volume as it exists.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredVolume {
+    /// Its name.
+    pub name: String,
+    /// Its size limit in bytes.
+    pub bytes: Option<u64>,
 }
 
 /// Freezing with memory kept.
@@ -262,6 +291,9 @@ pub struct Receipt {
     pub capabilities: Vec<String>,
     /// Which way out the sandbox has: `none` or `egress`.
     pub network: String,
+    /// Its volumes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<AppliedMount>,
     /// What is weaker than on a machine that can do everything, one sentence each.
     pub weaker: Vec<String>,
 }
@@ -305,6 +337,37 @@ pub struct AppliedLimit {
     pub by: String,
 }
 
+/// One volume as it is mounted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AppliedMount {
+    /// Its name within the sandbox.
+    pub name: String,
+    /// `host` or `named`.
+    pub kind: String,
+    /// Where it is seen.
+    pub mount_path: String,
+    /// Whether it can only be read.
+    pub read_only: bool,
+    /// The file system it lies on: `ext4`, ...
+    pub file_system: String,
+    /// What the ids of its files are outside: `id-mapped` (the same numbers), or `shifted`.
+    pub ids: String,
+}
+
+/// What a runtime can do about volumes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VolumeMeans {
+    /// Whether there are named volumes; and host paths, where the operator allows some.
+    pub named: bool,
+    /// What keeps a size limit: `ext4 image`; `none` means that a create that asks for one is refused.
+    pub size_limit: String,
+    /// What the ids of files are outside: `id-mapped` (the same numbers as inside), or `shifted` (inside's root is the
+    /// user, others lie in his range of /etc/subuid; the same in each of his sandboxes).
+    pub ids: String,
+}
+
 /// What a runtime can do here: data for `GET /v1/capabilities` and for `admit`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -326,6 +389,9 @@ pub struct Capabilities {
     pub fractional_cpu: bool,
     /// Which network a sandbox can have: `none`, or `egress` where what wants to leave can be steered.
     pub network: String,
+    /// What can be had of volumes.
+    #[serde(default)]
+    pub volumes: VolumeMeans,
     /// What is weaker here, one sentence each.
     pub weaker: Vec<String>,
 }
@@ -364,6 +430,12 @@ pub enum ErrorKind {
     Invalid,
     /// Somebody still holds what was asked for.
     Held,
+    /// A host path leads to where the operator allows none.
+    HostPath,
+    /// A host path could not be opened or made.
+    HostPathFailed,
+    /// A path within a volume leads out of it, or cannot be made.
+    SubPath,
     /// The runtime itself failed; worth another try.
     Internal,
 }

@@ -8,6 +8,8 @@ use protocol::hooks::Hooks;
 use protocol::network::Cidr;
 use serde::{Deserialize, Serialize};
 
+use crate::volume::Volume;
+
 #[cfg(test)]
 mod tests;
 
@@ -98,6 +100,9 @@ pub struct SandboxSpec {
     /// What calls to its ports need and do.
     #[serde(default)]
     pub access: Access,
+    /// What it shares with the machine and with other sandboxes.
+    #[serde(default)]
+    pub volumes: Vec<Volume>,
 }
 
 /// Most ranges of addresses that one sandbox may reach: their rules fit into one message to a kernel.

@@ -15,6 +15,7 @@ use crate::commands::run::RunArgs;
 use crate::commands::sandbox::SandboxCommand;
 use crate::commands::shell::ShellArgs;
 use crate::commands::vault::VaultCommand;
+use crate::commands::volume::VolumeCommand;
 use crate::output::Format;
 use crate::server_cmd::ServerArgs;
 
@@ -109,6 +110,9 @@ pub enum Command {
     /// Give a sandbox credentials that it uses without seeing them
     #[command(subcommand)]
     Vault(VaultCommand),
+    /// Make, list and remove volumes that outlive sandboxes
+    #[command(subcommand)]
+    Volume(VolumeCommand),
     /// Fetch, import and remove images
     #[command(subcommand)]
     Image(ImageCommand),

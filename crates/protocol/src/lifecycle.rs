@@ -115,6 +115,100 @@ pub struct ItemError {
     pub message: String,
 }
 
+/// One volume of a create; exactly one of `host`, `pvc` and `ossfs`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Volume {
+    /// Name within the sandbox: a DNS label of at most 63 characters.
+    pub name: String,
+    /// A path of the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostVolume>,
+    /// A named volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pvc: Option<NamedVolume>,
+    /// A bucket; refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ossfs: Option<Value>,
+    /// Where it is mounted, absolute.
+    pub mount_path: String,
+    /// Whether it can only be read; `false` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_only: Option<bool>,
+    /// A path within it, relative, that is mounted instead of the whole; made if it is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sub_path: Option<String>,
+}
+
+/// A path of the machine that a sandbox shares.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HostVolume {
+    /// Absolute; the operator must have allowed it or a directory above it.
+    pub path: String,
+}
+
+/// A named volume that a sandbox has.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NamedVolume {
+    /// Its name: `[a-z0-9-]`, at most 253 characters.
+    pub claim_name: String,
+    /// Whether it is made where it does not exist; `true` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub create_if_not_exists: Option<bool>,
+    /// Whether it goes with the sandbox, if that made it and nobody else has it then; `false` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delete_on_sandbox_termination: Option<bool>,
+    /// Kubernetes' storage class; there are none here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage_class: Option<String>,
+    /// Most that it may hold, for example `1Gi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<String>,
+    /// Kubernetes' access modes; those that one machine keeps are accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access_modes: Option<Vec<String>>,
+}
+
+/// Body of `POST /volumes` (ours).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CreateVolumeRequest {
+    /// Its name: `[a-z0-9-]`, at most 253 characters.
+    pub name: String,
+    /// Most that it may hold, for example `1Gi`; absent means the server's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<String>,
+}
+
+/// A named volume as the API shows it (ours).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeInfo {
+    /// Its name.
+    pub name: String,
+    /// When it was made, RFC 3339 UTC.
+    pub created_at: String,
+    /// The sandbox whose create made it; absent if a call of its own did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_by: Option<String>,
+    /// Most bytes that it may hold; absent means no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+    /// Whether it goes when the sandbox that made it ends.
+    pub delete_on_sandbox_termination: bool,
+    /// The sandboxes that have it.
+    pub sandboxes: Vec<String>,
+}
+
+/// Every named volume.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ListVolumesResponse {
+    /// By name.
+    pub items: Vec<VolumeInfo>,
+}
+
 /// An image and how to be allowed to pull it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ImageSpec {

@@ -34,6 +34,12 @@ pub enum Kind {
     Invalid,
     /// Somebody still holds what was asked for.
     Held,
+    /// A host path leads to where the operator allows none.
+    HostPath,
+    /// A host path could not be opened or made.
+    HostPathFailed,
+    /// A path within a volume leads out of it, or cannot be made.
+    SubPath,
     /// The jailer's own policy refuses the plan: a fault of the caller or an attack.
     Refused,
     /// Anything else.
@@ -89,6 +95,9 @@ impl From<Failure> for RuntimeError {
             Kind::NotFound => ErrorKind::NotFound,
             Kind::Invalid => ErrorKind::Invalid,
             Kind::Held => ErrorKind::Held,
+            Kind::HostPath => ErrorKind::HostPath,
+            Kind::HostPathFailed => ErrorKind::HostPathFailed,
+            Kind::SubPath => ErrorKind::SubPath,
             Kind::Refused | Kind::Internal => ErrorKind::Internal,
         };
         RuntimeError::new(kind, failure.message)

@@ -23,8 +23,12 @@ use crate::disk;
 use crate::error::{Context, Failure, Result};
 use crate::gvisor::{self, Cell, Keeper, Parts};
 use crate::network;
+use crate::paths::Paths;
 use crate::rootfs::{self, Shape, Sources, Writable};
 use crate::sys;
+use crate::volumes;
+use crate::volumes::host::HostPaths;
+use crate::volumes::inside::Arriving;
 use crate::wire::{self, Kernel, Plan, PlanLimits};
 
 /// Capabilities that execd keeps inside its user namespace: those that running commands as other users of the
@@ -48,8 +52,7 @@ pub(crate) const OPEN_FILES: u64 = 65_536;
 const NAMESPACE_SYSCTLS: &[&str] = &["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];
 
 /// What the monitor sends when the ids and cgroups are in place. The detached mounts travel beside it: layers,
-/// programs, the
-/// parts of gVisor, disk.
+/// programs, the parts of gVisor, volumes, disk.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Go {
     /// Number of layers among the descriptors.
@@ -59,6 +62,9 @@ pub struct Go {
     /// Whether gVisor and execd, to be run by it, are among the descriptors.
     #[serde(default)]
     pub gvisor: bool,
+    /// Number of volumes among the descriptors.
+    #[serde(default)]
+    pub volumes: usize,
     /// Whether the disk is the last descriptor.
     pub disk: bool,
 }
@@ -89,6 +95,10 @@ pub struct Birth<'a> {
     pub fallback_disk: FallbackDisk,
     /// Layers and programs to bind by path, for ordinary users, who cannot pass mounts in.
     pub by_path: Option<ByPath>,
+    /// Where named volumes lie, for ordinary users.
+    pub paths: &'a Paths,
+    /// What may be mounted of the machine.
+    pub host_paths: &'a HostPaths,
     /// The limits that no cgroup enforces and that each process therefore gets.
     pub by_process: PlanLimits,
     /// Whether other ids than root's are mapped.
@@ -292,10 +302,14 @@ fn sources(go: Go, fds: Vec<OwnedFd>, birth: &Birth<'_>) -> Result<(Sources, Opt
         let layers = paths.layers.iter().map(bind).collect::<Result<_>>()?;
         let program = |path: &PathBuf| Ok((relative(path), bind(path)?));
         let programs = paths.programs.iter().map(program).collect::<Result<_>>()?;
-        return Ok((Sources { layers, programs, disk: fallback(birth) }, None));
+        let volumes = volumes::open_here(birth.plan, birth.paths, birth.host_paths)?;
+        return Ok((Sources { layers, programs, volumes, disk: fallback(birth) }, None));
     }
     let other = || Failure::internal("the monitor sent another number of mounts than it said");
-    if fds.len() != go.layers + go.programs.len() + if go.gvisor { 2 } else { 0 } + usize::from(go.disk) {
+    let parts = if go.gvisor { 2 } else { 0 };
+    if fds.len() != go.layers + go.programs.len() + parts + go.volumes + usize::from(go.disk)
+        || go.volumes != birth.plan.volumes.len()
+    {
         return Err(other());
     }
     let mut fds = fds.into_iter();
@@ -306,8 +320,10 @@ fn sources(go: Go, fds: Vec<OwnedFd>, birth: &Birth<'_>) -> Result<(Sources, Opt
         true => Some(Parts { runsc: fds.next().ok_or_else(other)?, execd: fds.next().ok_or_else(other)? }),
         false => None,
     };
+    let arriving = birth.plan.volumes.iter().cloned().zip(fds.by_ref().take(go.volumes));
+    let volumes = arriving.map(|(volume, mount)| Arriving { volume, mount }).collect();
     let disk = fds.next().map_or_else(|| fallback(birth), Writable::Disk);
-    Ok((Sources { layers, programs, disk }, parts))
+    Ok((Sources { layers, programs, volumes, disk }, parts))
 }
 
 fn fallback(birth: &Birth<'_>) -> Writable {

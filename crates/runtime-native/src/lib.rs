@@ -26,6 +26,7 @@ pub mod sys;
 pub mod trust;
 mod unpacker;
 pub mod user;
+pub mod volumes;
 pub mod wire;
 
 pub use client::Client;

@@ -1,4 +1,5 @@
-//! Where things lie in the data directory. Only the jailer writes here; names are ids and digests, never texts of users.
+//! Where things lie in the data directory. Only the jailer writes here; names are ids, digests and checked names of
+//! volumes, never other texts of users.
 
 use std::path::{Path, PathBuf};
 
@@ -82,6 +83,11 @@ impl Paths {
     /// Templates of disk images, and images until a loop device holds them.
     pub fn disks(&self) -> PathBuf {
         self.root.join("disks")
+    }
+
+    /// Named volumes, one directory for each.
+    pub fn volumes(&self) -> PathBuf {
+        self.root.join("volumes")
     }
 
     /// Name of the cgroup that bounds all sandboxes of this data directory.

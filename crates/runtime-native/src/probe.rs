@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use lifecycle::runtime::Capabilities;
+use lifecycle::runtime::{Capabilities, VolumeMeans};
 use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +52,7 @@ pub(crate) fn probe(jail: &Jail) -> Probe {
         fractional_cpu: limits.get("cpu").is_some_and(|means| means.starts_with("cgroup")),
         limits,
         network: if network.is_ok() { "egress" } else { "none" }.to_owned(),
+        volumes: volumes(jail),
         weaker: weaker(jail),
     };
     let uname = rustix::system::uname();
@@ -61,6 +62,15 @@ pub(crate) fn probe(jail: &Jail) -> Probe {
         kernel: uname.release().to_string_lossy().into_owned(),
         disk_images: disk_images().err().map(|failure| failure.message),
         network: network.err().map(|failure| failure.message),
+    }
+}
+
+/// What can be had of volumes.
+fn volumes(jail: &Jail) -> VolumeMeans {
+    VolumeMeans {
+        named: true,
+        size_limit: if jail.disk_images { "ext4 image" } else { "none" }.to_owned(),
+        ids: crate::jailer::volume_ids(jail.mode).to_owned(),
     }
 }
 

@@ -21,6 +21,7 @@ use crate::disk;
 use crate::error::{Context, Failure, Kind, Result};
 use crate::sys::{self, MountChange};
 use crate::trust::{self, Authority};
+use crate::volumes::inside::{self, Arriving, Ready};
 
 /// Directories of any machine, the first of which becomes the place to build in; hidden only in our own namespace.
 const BUILD_PLACES: &[&str] = &["/tmp", "/mnt", "/run", "/usr"];
@@ -70,6 +71,8 @@ pub struct Sources {
     pub layers: Vec<OwnedFd>,
     /// Detached mounts of the machine's own programs, with their places beneath the root.
     pub programs: Vec<(PathBuf, OwnedFd)>,
+    /// Its volumes.
+    pub volumes: Vec<Arriving>,
     /// What the sandbox writes to.
     pub disk: Writable,
 }
@@ -102,12 +105,15 @@ pub struct Shape<'a> {
 
 /// Builds the root and makes it the root of this process; the host's tree is gone afterwards.
 pub fn enter(sources: Sources, shape: &Shape<'_>) -> Result<()> {
-    let Image { root, sessions, .. } = image(sources, shape)?;
+    let Image { root, sessions, mut volumes, .. } = image(sources, shape)?;
+    volumes.attach(&root)?;
     proc_and_sys(&root, shape)?;
     dev(&root, shape.shm_bytes, Some(&sessions))?;
     protect(&root)?;
     make_working_dir(&root, shape);
-    pivot(&root)
+    pivot(&root)?;
+    volumes.keep();
+    Ok(())
 }
 
 /// An image's root, built and mounted, without what a kernel adds to it.
@@ -118,6 +124,8 @@ pub(crate) struct Image {
     pub sessions: OwnedFd,
     /// Memory to build in, which is gone after a [`pivot`].
     pub place: PathBuf,
+    /// Its volumes, not mounted yet.
+    pub volumes: Ready,
 }
 
 /// Builds the image's root.
@@ -139,7 +147,8 @@ pub(crate) fn image(sources: Sources, shape: &Shape<'_>) -> Result<Image> {
         // While no /proc is there, by whose links a path could leave the root.
         trust::install(&root, &place, authority)?;
     }
-    Ok(Image { root, sessions: areas.sessions, place })
+    let volumes = inside::prepare(&place, sources.volumes)?;
+    Ok(Image { root, sessions: areas.sessions, place, volumes })
 }
 
 /// Mounts a detached mount onto a directory of our own and opens it.

@@ -28,6 +28,7 @@ use crate::wire::{Kernel, Plan, PlanLimits, Reply, Request};
 
 mod network;
 mod sessions;
+mod volumes;
 
 /// Longest wait for an answer that needs no waiting for a sandbox.
 const QUICK_DEADLINE: Duration = Duration::from_secs(30);
@@ -169,6 +170,7 @@ impl NativeRuntime {
             kernel: self.kernel(),
             network: spec.network.clone(),
             authority,
+            volumes: spec.volumes.clone(),
             leased: spec.leased,
             start_deadline_ms: start_deadline.as_millis() as u64,
             grace_ms,
@@ -371,6 +373,10 @@ impl Runtime for NativeRuntime {
     }
 
     fn sockets(&self) -> Option<&dyn lifecycle::runtime::Sockets> {
+        Some(self)
+    }
+
+    fn volumes(&self) -> Option<&dyn lifecycle::runtime::Volumes> {
         Some(self)
     }
 

@@ -4,8 +4,9 @@
 //! nothing in flight.
 
 use lifecycle::isolated::{Record, SessionId, SessionSpec};
-use lifecycle::runtime::{Observed, Receipt};
+use lifecycle::runtime::{Observed, Receipt, StoredVolume};
 use lifecycle::spec::{Network, SandboxId};
+use lifecycle::volume::Volume;
 pub use packets::{PACKET_BYTES, Packet, pair, receive_bytes, send, send_bytes};
 use protocol::network::Cidr;
 use serde::{Deserialize, Serialize};
@@ -109,6 +110,20 @@ pub enum Request {
         /// The sandbox.
         sandbox: SandboxId,
     },
+    /// Make a named volume, unless it exists.
+    MakeVolume {
+        /// Its name.
+        name: String,
+        /// Most bytes that it may hold.
+        bytes: Option<u64>,
+    },
+    /// Remove a named volume and all that is in it.
+    RemoveVolume {
+        /// Its name.
+        name: String,
+    },
+    /// Name every volume that exists. Answered by [`Reply::Volumes`].
+    ListVolumes,
     /// Say what this machine can do.
     Probe,
 }
@@ -168,6 +183,11 @@ pub enum Reply {
         /// Oldest first.
         sessions: Vec<lifecycle::isolated::Seen>,
     },
+    /// Named volumes.
+    Volumes {
+        /// In no order.
+        volumes: Vec<StoredVolume>,
+    },
     /// What this machine can do.
     Probed(Box<Probe>),
     /// It could not be done.
@@ -213,7 +233,8 @@ pub enum Kernel {
     Gvisor,
 }
 
-/// What to build: no host path and no secret in it. The jailer keeps a copy on disk.
+/// What to build: no secret in it, and no host path but those of volumes, which the jailer compares with its own list. The
+/// jailer keeps a copy on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The sandbox.
@@ -237,6 +258,9 @@ pub struct Plan {
     /// Whom its programs are to trust beside the image's roots.
     #[serde(default)]
     pub authority: Option<Authority>,
+    /// What it shares with the machine and with other sandboxes.
+    #[serde(default)]
+    pub volumes: Vec<Volume>,
     /// Whether a lease comes with the request: the sandbox ends when the other end of that pipe is closed.
     pub leased: bool,
     /// Milliseconds until execd must have answered.

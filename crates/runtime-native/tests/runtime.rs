@@ -48,6 +48,7 @@ fn spec(image: &str, entrypoint: &[&str]) -> SandboxSpec {
         policy_revision: 0,
         credential_proxy: false,
         access: Default::default(),
+        volumes: Vec::new(),
     }
 }
 

@@ -21,6 +21,7 @@ use crate::driver::Sandbox;
 use crate::errors::{ApiError, create_failure};
 use crate::network::Network;
 use crate::store::{Row, Store};
+use crate::volumes::Turns;
 use crate::wire;
 
 /// Longest wait of a look-up for the outcome of a create; the published clients give up after 30 s in all.
@@ -36,6 +37,8 @@ pub(crate) struct App {
     pub(crate) sandboxes: Registry,
     /// What leaves sandboxes.
     pub(crate) network: Network,
+    /// Whose turn it is to change a named volume.
+    pub(crate) volume_turns: Turns,
     /// The way to ports.
     pub(crate) ports: Arc<ingress::Ports>,
     /// Requests that may be worked on at the same time; `None` when there is no limit.

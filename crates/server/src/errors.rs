@@ -8,6 +8,8 @@ use lifecycle::state::Rejected;
 use protocol::error::code;
 use serde_json::{Value, json};
 
+use crate::store::Refused;
+
 /// An answer that is not a success: a status, a stable code, a sentence for people.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
@@ -119,8 +121,25 @@ impl From<Rejected> for ApiError {
     }
 }
 
+impl From<Refused> for ApiError {
+    fn from(refused: Refused) -> Self {
+        let message = refused.to_string();
+        match refused {
+            Refused::Missing(_) => Self::bad_request(code::PVC_NOT_FOUND, message),
+            Refused::Exists(_) => Self::conflict(code::VOLUME_EXISTS, message),
+            Refused::OtherSize { .. } => Self::conflict(code::VOLUME_CONFLICT, message),
+            Refused::Going(_) => Self::conflict(code::VOLUME_CONFLICT, message).retry_after(RETRY_AFTER_SECONDS),
+            Refused::InUse { .. } => Self::conflict(code::VOLUME_IN_USE, message),
+            Refused::TooMany => Self::conflict(code::TOO_MANY_VOLUMES, message),
+        }
+    }
+}
+
 impl From<crate::store::Error> for ApiError {
     fn from(error: crate::store::Error) -> Self {
+        if let crate::store::Error::Volume(refused) = error {
+            return refused.into();
+        }
         tracing::error!(error = %protocol::error::chain(&error), "the database failed");
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -136,6 +155,9 @@ pub(crate) fn create_failure_code(error: &RuntimeError) -> &'static str {
         ErrorKind::Image => code::IMAGE_PULL_FAILED,
         ErrorKind::Entrypoint => code::INVALID_ENTRYPOINT,
         ErrorKind::Unsupported => code::NOT_SUPPORTED,
+        ErrorKind::HostPath => code::HOST_PATH_NOT_ALLOWED,
+        ErrorKind::HostPathFailed => code::HOST_PATH_CREATE_FAILED,
+        ErrorKind::SubPath => code::INVALID_SUB_PATH,
         ErrorKind::Exhausted | ErrorKind::NotFound | ErrorKind::Invalid | ErrorKind::Held | ErrorKind::Internal => {
             code::START_FAILED
         }
@@ -146,7 +168,11 @@ pub(crate) fn create_failure_code(error: &RuntimeError) -> &'static str {
 /// published client repeats by itself.
 pub(crate) fn create_failure(failure_code: &str, message: &str) -> ApiError {
     let status = match failure_code {
-        code::IMAGE_PULL_FAILED | code::INVALID_ENTRYPOINT | code::NOT_SUPPORTED => StatusCode::BAD_REQUEST,
+        code::IMAGE_PULL_FAILED
+        | code::INVALID_ENTRYPOINT
+        | code::NOT_SUPPORTED
+        | code::HOST_PATH_NOT_ALLOWED
+        | code::INVALID_SUB_PATH => StatusCode::BAD_REQUEST,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     ApiError::new(status, failure_code, format!("the sandbox could not be made: {message}"))

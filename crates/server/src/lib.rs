@@ -17,6 +17,7 @@ mod proxy;
 mod routes;
 mod serve;
 mod store;
+mod volumes;
 mod wire;
 
 pub use config::{Config, Effective};

@@ -97,6 +97,7 @@ pub async fn serve(
         images,
         sandboxes: Registry::default(),
         network,
+        volume_turns: crate::volumes::Turns::default(),
         ports,
         tasks,
         closing,
@@ -105,11 +106,13 @@ pub async fn serve(
         leased: options.leased,
     });
     tracing::info!(sandboxes = rows.len(), address = ?listener.local_addr().ok(), "server starts");
+    crate::volumes::adopt(&app).await;
     for row in rows {
         driver::spawn(&app, row, Start::Found);
     }
     app.tasks.spawn(crate::network::keep(app.clone()));
     app.tasks.spawn(crate::network::listen(app.clone()));
+    app.tasks.spawn(crate::volumes::keep(app.clone()));
     app.tasks.spawn(sweep::ends(app.clone()));
     app.tasks.spawn(sweep::rounds(app.clone()));
     app.tasks.spawn(app.ports.clone().expire());

@@ -18,8 +18,10 @@ mod limits;
 #[cfg(test)]
 mod tests;
 mod vault;
+mod volumes;
 
 pub use labels::metadata_patch;
+pub use volumes::{VolumeRules, named_volume};
 
 /// Shortest lifetime that can be asked for, in seconds (published).
 pub const MIN_TIMEOUT_SECONDS: i64 = 60;
@@ -56,6 +58,8 @@ pub struct Rules {
     pub leased: bool,
     /// Whether an access may renew a sandbox (`renew_intent.enabled`).
     pub renews_on_access: bool,
+    /// What volumes there may be.
+    pub volumes: VolumeRules,
 }
 
 /// A request that can be obeyed.
@@ -129,6 +133,7 @@ pub fn admit(request: CreateSandboxRequest, runtime: &Capabilities, rules: &Rule
     let vault_demands = vault::demands(&mut asked, credential_proxy)?;
     let env = env(asked, &entrypoint)?;
     let hooks = hooks(request.lifecycle)?;
+    let volumes = volumes::parse(request.volumes.unwrap_or_default(), runtime, &rules.volumes, rules.leased)?;
     let (extensions, mut access) = extensions(request.extensions.unwrap_or_default(), runtime, rules)?;
     access.secured = request.secure_access == Some(true);
     if access.renew_extend_seconds.is_some() && timeout_seconds.is_none() {
@@ -152,6 +157,7 @@ pub fn admit(request: CreateSandboxRequest, runtime: &Capabilities, rules: &Rule
         policy_revision: 0,
         credential_proxy,
         access,
+        volumes,
     };
     Ok(Admitted { spec, pull_auth, vault_demands })
 }
@@ -183,30 +189,7 @@ fn refuse_what_does_not_exist(request: &CreateSandboxRequest) -> Result<(), Refu
             "this runtime reserves nothing for a sandbox; leave them out and use resourceLimits",
         ));
     }
-    volumes(request.volumes.as_deref().unwrap_or_default())
-}
-
-fn volumes(volumes: &[serde_json::Value]) -> Result<(), Refusal> {
-    let Some(volume) = volumes.first() else { return Ok(()) };
-    let Some(volume) = volume.as_object() else {
-        return Err(Refusal::invalid("volumes[0]", "must be an object"));
-    };
-    let has = |name: &str| volume.get(name).is_some_and(|v| !v.is_null());
-    match ["host", "pvc", "ossfs"].into_iter().filter(|name| has(name)).collect::<Vec<_>>().as_slice() {
-        ["host"] => Err(Refusal::new(
-            400,
-            code::HOST_PATH_NOT_ALLOWED,
-            "volumes[0].host",
-            "no path of the host is allowed here; upload the files instead",
-        )),
-        ["pvc"] => {
-            Err(Refusal::unsupported("volumes[0].pvc", "named volumes do not exist here yet; upload the files instead"))
-        }
-        ["ossfs"] => {
-            Err(Refusal::unsupported("volumes[0].ossfs", "bucket volumes do not exist here; upload the files instead"))
-        }
-        _ => Err(Refusal::new(400, code::INVALID_VOLUME, "volumes[0]", "needs exactly one of host, pvc and ossfs")),
-    }
+    Ok(())
 }
 
 fn image(image: Option<ImageSpec>) -> Result<(String, Option<PullAuth>), Refusal> {

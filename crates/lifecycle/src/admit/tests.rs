@@ -3,8 +3,10 @@ use std::collections::BTreeMap;
 use protocol::lifecycle::CreateSandboxRequest;
 use serde_json::{Value, json};
 
+mod volumes;
+
 use super::{Admitted, NO_NETWORK, Refusal, Rules, admit, metadata_patch};
-use crate::runtime::Capabilities;
+use crate::runtime::{Capabilities, VolumeMeans};
 
 fn native() -> Capabilities {
     let limits = ["cpu", "memory", "pids", "disk", "inodes"].map(|k| (k.to_owned(), "cgroup v1".to_owned()));
@@ -14,6 +16,7 @@ fn native() -> Capabilities {
         limits: limits.into(),
         fractional_cpu: true,
         network: NO_NETWORK.to_owned(),
+        volumes: VolumeMeans { named: true, size_limit: "ext4 image".to_owned(), ids: "id-mapped".to_owned() },
         ..Capabilities::default()
     }
 }
@@ -28,7 +31,7 @@ fn body(fields: Value) -> CreateSandboxRequest {
 }
 
 fn try_admit(fields: Value) -> Result<Admitted, Refusal> {
-    let rules = Rules { max_timeout_seconds: Some(86_400), leased: false, renews_on_access: true };
+    let rules = Rules { max_timeout_seconds: Some(86_400), leased: false, renews_on_access: true, ..Rules::default() };
     admit(body(fields), &native(), &rules)
 }
 

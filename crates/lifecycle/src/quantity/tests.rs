@@ -47,3 +47,13 @@ fn counts_are_positive_integers() {
     assert_eq!(count("0"), None);
     assert_eq!(count("1.5"), None);
 }
+
+#[test]
+fn storage_is_written_as_kubernetes_does() {
+    for (text, bytes) in [("1Gi", 1 << 30), ("1.5Mi", 3 << 19), ("1024", 1024), ("0.1Ki", 103), ("2Ei", 2 << 60)] {
+        assert_eq!(super::storage(text), Some(bytes), "{text}");
+    }
+    for text in ["", "Gi", "1 Gi", "-1", "1G", "1.", ".5Gi", "1e3", "8Ei", "1.5.5Gi", "99999999999999999999999"] {
+        assert_eq!(super::storage(text), None, "{text}");
+    }
+}

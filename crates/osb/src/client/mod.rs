@@ -24,6 +24,7 @@ pub mod sandboxes;
 pub mod stream;
 pub mod terminal;
 pub mod vault;
+mod volumes;
 
 /// Largest JSON answer that is read, in bytes: a page of 200 sandboxes is below one mebibyte, a listing of a
 /// directory with 100,000 entries below 32.

@@ -27,6 +27,7 @@ pub mod shell;
 pub mod signals;
 pub mod transfer;
 pub mod vault;
+pub mod volume;
 pub mod watch;
 
 /// What every client command is given.
@@ -75,7 +76,7 @@ impl Rows {
             let line = |row: &Value| {
                 let target = row.as_object().and_then(|row| {
                     row.iter()
-                        .find(|(key, _)| matches!(key.as_str(), "id" | "path" | "reference"))
+                        .find(|(key, _)| matches!(key.as_str(), "id" | "path" | "reference" | "name"))
                         .map(|(_, value)| value)
                 });
                 let target = target.and_then(Value::as_str).unwrap_or_default().to_owned();

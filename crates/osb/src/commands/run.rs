@@ -19,6 +19,7 @@ use super::exec::{self, Captured, EXIT_NOT_RUN, End};
 use super::shell::{self, Terms};
 use super::signals::Signals;
 use super::vault::VaultFile;
+use super::volume::{self, Mount};
 use super::{Context, Outcome, Progress};
 use crate::client::Client;
 use crate::client::execd::Execd;
@@ -46,6 +47,7 @@ const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 125 when it could not be run at all. Standard input is passed on with -i only. With -it, Enter ~ . ends everything.\n\n\
 Examples:\n  osb run -it -- bash\n  osb run -- python3 -c 'print(6*7)'\n  osb run --image alpine --memory 256Mi --timeout 1m -- sh -c 'cat /etc/os-release'\n  \
 osb run --allow index.example.org:443 --allow files.example.org:443 -- pip download requests\n  \
+osb run -v ./project:/work -w /work -- make test\n  \
 osb run -e GREETING=hello --keep -- sh -c 'echo $GREETING > /tmp/file'"
 )]
 pub struct RunArgs {
@@ -82,6 +84,12 @@ pub struct RunArgs {
     /// Credentials and where they are used, as JSON of the API; their hosts are allowed
     #[arg(long, value_name = "FILE")]
     vault: Option<PathBuf>,
+    /// Mount a volume: NAME:/PATH[:ro], or a path of this machine: /HOST/PATH:/PATH[:ro]; may be repeated
+    #[arg(short, long, value_name = "SOURCE:/PATH[:ro]", value_parser = super::volume::parse_mount)]
+    volume: Vec<Mount>,
+    /// Tell every request on standard error
+    #[arg(long, action = clap::ArgAction::SetTrue, help_heading = "Options")]
+    verbose: bool,
     /// End the command after this time, for example 90, 10m or none
     #[arg(long, value_name = "DURATION", value_parser = units::parse_limit, default_value = "none")]
     timeout: Limit,
@@ -117,7 +125,7 @@ async fn in_sandbox(ctx: &Context, args: &RunArgs) -> Outcome {
         shell::require_terminal()?;
     }
     let mut signals = Signals::listen()?;
-    let server = Server::choose(ctx, args.keep).await?;
+    let server = Server::choose(ctx, args).await?;
     let outcome = with_server(ctx, args, &server.client, &mut signals).await;
     server.stop().await;
     outcome
@@ -305,6 +313,7 @@ fn request(ctx: &Context, args: &RunArgs, vault: Option<&VaultFile>) -> Result<C
             egress: allowed.egress.into_iter().chain(vault.into_iter().flat_map(VaultFile::rules)).collect(),
             ..allowed
         }),
+        volumes: (!args.volume.is_empty()).then(|| volume::requested(&args.volume)),
         credential_proxy: vault.map(|_| CredentialProxyConfig { enabled: true }),
         ..CreateSandboxRequest::default()
     })
@@ -318,7 +327,7 @@ struct Server {
 
 impl Server {
     /// A running server if there is one; otherwise an engine in this process.
-    async fn choose(ctx: &Context, keep: bool) -> Result<Self, Failure> {
+    async fn choose(ctx: &Context, args: &RunArgs) -> Result<Self, Failure> {
         let named = ctx.settings.names_a_server();
         let found = ctx.settings.local.as_ref().is_some_and(|server| server.api_key.is_some());
         if named || found {
@@ -327,11 +336,12 @@ impl Server {
                 return Ok(Self { client, engine: None });
             }
         }
-        if keep {
+        if args.keep {
             return Err(Failure::usage("--keep needs a server that outlives this command, and none answers here")
                 .hint("start one with `osb server`"));
         }
-        let engine = engine::start().await?;
+        // The machine is this person's, so what the command line names is allowed, and nothing else.
+        let engine = engine::start(volume::own_paths(&args.volume)?).await?;
         let timeout = ctx.settings.request_timeout.value;
         let client = Client::at(&engine.url, Some(&engine.key), timeout, false, ctx.printer.verbose)?;
         Ok(Self { client, engine: Some(engine) })

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use self::view::{detail, row, usage};
 use super::signals::Signals;
 use super::vault::VaultFile;
+use super::volume::{self, Mount};
 use super::{Context, Outcome, Progress, Rows, to_value};
 use crate::client::sandboxes::Filter;
 use crate::failure::Failure;
@@ -189,6 +190,12 @@ pub struct CreateArgs {
     /// Credentials and where they are used, as JSON of the API; their hosts are allowed
     #[arg(long, value_name = "FILE", conflicts_with_all = ["no_wait", "network_policy_file"])]
     vault: Option<PathBuf>,
+    /// Mount a volume: NAME:/PATH[:ro], or a path that the server allows: /HOST/PATH:/PATH[:ro]; may be repeated
+    #[arg(short, long, value_name = "SOURCE:/PATH[:ro]", value_parser = super::volume::parse_mount)]
+    volume: Vec<Mount>,
+    /// Tell every request on standard error
+    #[arg(long, action = clap::ArgAction::SetTrue, help_heading = "Options")]
+    verbose: bool,
     /// Volumes as JSON
     #[arg(long, value_name = "PATH")]
     volumes_file: Option<PathBuf>,
@@ -370,6 +377,9 @@ fn request(ctx: &Context, args: &CreateArgs, vault: Option<&VaultFile>) -> Resul
     }
     if let Some(path) = &args.volumes_file {
         request.volumes = Some(read_json(path)?);
+    }
+    if !args.volume.is_empty() {
+        request.volumes.get_or_insert_default().extend(volume::requested(&args.volume));
     }
     Ok(request)
 }

@@ -9,6 +9,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use lifecycle::runtime::Runtime;
+use runtime_native::volumes::host::HostPaths;
 use runtime_native::wire;
 use secrecy::SecretString;
 use server::config::Sources;
@@ -73,19 +74,23 @@ async fn end(child: &mut Child, name: &str) {
 
 /// Starts a server on an ephemeral loopback port. Images are shared with the server of the same data directory.
 ///
+/// `host_paths` are what its sandboxes may mount of this machine: who starts it owns them, and nothing else is allowed.
+///
 /// # Errors
 /// When the machine cannot run sandboxes, with what is missing.
-pub async fn start() -> Result<Engine, Failure> {
+pub async fn start(host_paths: Vec<String>) -> Result<Engine, Failure> {
     let root = data_dir::locate()?;
-    let (config, _) =
+    let (mut config, _) =
         server::config::load(&Sources::default()).map_err(|error| Failure::new("CONFIG", with_causes(&error)))?;
+    config.storage.allowed_host_paths = host_paths;
     let (part, lock) = data_dir::make_embedded(&root)?;
     let (ours, theirs) = wire::pair().map_err(|errno| failed("make the jailer's socket", errno.into()))?;
     let runsc = jailer::runsc(&config)?;
-    let jailer = jailer::command(&part, Identity::Same, DISK_STOCK, runsc.as_ref())?
-        .stdin(Stdio::from(theirs))
-        .spawn()
-        .map_err(|error| failed("start the jailer", error))?;
+    let jailer =
+        jailer::command(&part, Identity::Same, DISK_STOCK, runsc.as_ref(), jailer::host_paths(&config, &root))?
+            .stdin(Stdio::from(theirs))
+            .spawn()
+            .map_err(|error| failed("start the jailer", error))?;
     let jailer_socket = ours.try_clone().map_err(|error| failed("keep the jailer's socket", error))?;
     let Egress { child: egress, socket, .. } =
         Egress::start(Identity::of_egress(), &egress::memory(data_dir::random())?)?;
@@ -140,7 +145,7 @@ async fn remove_engine(part: &Path, config: &Config) -> Result<(), Failure> {
     // The shared images are left alone: files that this process made there would belong to the wrong user.
     let _ = std::fs::remove_file(part.join("images"));
     let (ours, theirs) = wire::pair().map_err(|errno| failed("make the jailer's socket", errno.into()))?;
-    let mut jailer = jailer::command(part, Identity::Same, 0, None)?
+    let mut jailer = jailer::command(part, Identity::Same, 0, None, HostPaths::default())?
         .stdin(Stdio::from(theirs))
         .spawn()
         .map_err(|error| failed("start the jailer", error))?;

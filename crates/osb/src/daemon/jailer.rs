@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use runtime_native::gvisor::Runsc;
 use runtime_native::jailer::{JailerConfig, ServerIds};
+use runtime_native::volumes::host::HostPaths;
 use server::Config;
 use server::config::SecureRuntime;
 use tokio::process::Command;
@@ -16,12 +17,19 @@ use crate::failure::Failure;
 
 /// A command that starts a jailer; its standard input must become the request socket. Nothing secret is in its
 /// arguments, and its environment is empty but for the search path of the few programs that it runs.
-pub fn command(data_dir: &Path, api: Identity, disk_stock: usize, runsc: Option<&Runsc>) -> Result<Command, Failure> {
+pub fn command(
+    data_dir: &Path,
+    api: Identity,
+    disk_stock: usize,
+    runsc: Option<&Runsc>,
+    host_paths: HostPaths,
+) -> Result<Command, Failure> {
     let program =
         std::env::current_exe().map_err(|error| Failure::new("START_FAILED", format!("find this program: {error}")))?;
     let mut config = JailerConfig::new(data_dir);
     config.disk_stock = disk_stock;
     config.runsc = runsc.cloned();
+    config.host_paths = host_paths;
     if let Identity::Own { id } = api {
         config.server = Some(ServerIds { uid: id, gid: id });
     }
@@ -29,6 +37,11 @@ pub fn command(data_dir: &Path, api: Identity, disk_stock: usize, runsc: Option<
     command.arg("jailer").arg(serde_json::to_string(&config).expect("paths and numbers serialize"));
     command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     Ok(command)
+}
+
+/// What sandboxes may mount of this machine: what the operator allows, and never what belongs to an installation.
+pub fn host_paths(config: &Config, root: &Path) -> HostPaths {
+    HostPaths { allowed: config.storage.allowed_host_paths.clone(), hidden: vec![root.to_owned()] }
 }
 
 /// The gVisor on which sandboxes are to run, if they are to.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use ::egress::Memory;
 use runtime_native::gvisor::Runsc;
 use runtime_native::jailer::JailerConfig;
+use runtime_native::volumes::host::HostPaths;
 use runtime_native::wire;
 use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::unix::AsyncFd;
@@ -71,7 +72,8 @@ async fn supervise(setup: Setup<'_>, listener: TcpListener) -> Result<ExitCode, 
     let published = Published { url: format!("http://{address}"), pid: std::process::id() };
     let mut stop = Stop::new()?;
     let runsc = jailer::runsc(&setup.config)?;
-    let mut jailer = Jailer::start(setup.data.root(), identity, runsc.as_ref())?;
+    let host_paths = jailer::host_paths(&setup.config, setup.data.root());
+    let mut jailer = Jailer::start(setup.data.root(), identity, runsc.as_ref(), &host_paths)?;
     let memory = egress::memory(setup.data.authority_secret()?)?;
     let mut egress = WayOut::start(&memory)?;
     let mut api = Api::start(&setup, identity, &listener, &jailer, &egress)?;
@@ -89,7 +91,7 @@ async fn supervise(setup: Setup<'_>, listener: TcpListener) -> Result<ExitCode, 
             status = jailer_child.wait() => {
                 tracing::warn!(status = %describe(status), "jailer ended, starting another");
                 pause_unless(*jailer_was_ready, &mut failed_starts, "jailer").await?;
-                jailer = Jailer::start(setup.data.root(), identity, runsc.as_ref())?;
+                jailer = Jailer::start(setup.data.root(), identity, runsc.as_ref(), &host_paths)?;
                 api.voice.send(&ToApi::Jailer, &[jailer.socket.as_fd()])?;
             }
             status = egress_process.child.wait() => {
@@ -189,9 +191,9 @@ struct Jailer {
 }
 
 impl Jailer {
-    fn start(root: &Path, identity: Identity, runsc: Option<&Runsc>) -> Result<Self, Failure> {
+    fn start(root: &Path, identity: Identity, runsc: Option<&Runsc>, host_paths: &HostPaths) -> Result<Self, Failure> {
         let (ours, theirs) = wire::pair().map_err(|errno| internal("make the jailer's socket", errno.into()))?;
-        let child = jailer::command(root, identity, JailerConfig::DISK_STOCK, runsc)?
+        let child = jailer::command(root, identity, JailerConfig::DISK_STOCK, runsc, host_paths.clone())?
             .stdin(Stdio::from(theirs))
             .spawn()
             .map_err(|error| internal("start the jailer", error))?;

@@ -2,6 +2,8 @@
 //!
 //! Its paths are those of the [`cell`](super::cell). Limits, ids and the network are not in it: they stand around `runsc`.
 
+use std::path::PathBuf;
+
 use protocol::execd::boot::HANDED_FLAG;
 use rustix::thread::CapabilitySet;
 use serde_json::{Value, json};
@@ -23,6 +25,18 @@ pub struct Shape<'a> {
     pub shm_bytes: u64,
     /// Whether the image's /tmp has a mount of its own in the cell. Without one, `runsc` would put memory there.
     pub scratch: bool,
+    /// The sandbox's volumes, what lies deeper later.
+    pub volumes: &'a [Bind<'a>],
+}
+
+/// A volume, in the cell and inside.
+pub struct Bind<'a> {
+    /// Where it lies in the cell.
+    pub source: PathBuf,
+    /// Where it is seen.
+    pub target: &'a str,
+    /// Whether it can only be read.
+    pub read_only: bool,
 }
 
 /// The bundle's configuration.
@@ -42,6 +56,13 @@ pub fn config(shape: &Shape<'_>) -> Value {
     if shape.scratch {
         let source = cell::inside(cell::SCRATCH);
         mounts.push(json!({ "destination": "/tmp", "type": "bind", "source": source, "options": ["nosuid", "nodev"] }));
+    }
+    for volume in shape.volumes {
+        let write = if volume.read_only { "ro" } else { "rw" };
+        let options = ["rbind", "nosuid", "nodev", write];
+        mounts.push(json!({
+            "destination": volume.target, "type": "bind", "source": volume.source, "options": options
+        }));
     }
     json!({
         "ociVersion": "1.0.2",

@@ -26,6 +26,16 @@ pub(super) const BUNDLE: &str = "bundle";
 pub(super) const STATE: &str = "state";
 /// What `runsc` says of itself.
 pub(super) const LOG: &str = "log";
+/// The place of a volume in the cell, by its position after sorting by depth.
+fn volume_name(index: usize) -> String {
+    format!("volume-{index}")
+}
+
+/// The same as a path in the cell.
+pub(crate) fn volume_place(index: usize) -> String {
+    inside(&volume_name(index)).display().to_string()
+}
+
 /// Bytes and inodes of the cell: a bundle, two records of `runsc` and its log.
 const OPTIONS: &[(&str, &str)] = &[("size", "4m"), ("nr_inodes", "1024"), ("mode", "0755")];
 /// Bytes of /dev/shm that nobody uses: the sandbox has one of its own.
@@ -53,7 +63,7 @@ pub(crate) struct Cell {
 impl Cell {
     /// Builds the image's root and the cell around it, and makes the cell the root of this process.
     pub fn enter(sources: Sources, parts: Parts, shape: &Shape<'_>) -> Result<Self> {
-        let image = rootfs::image(sources, shape)?;
+        let mut image = rootfs::image(sources, shape)?;
         rootfs::make_working_dir(&image.root, shape);
         let cell = rootfs::filesystem("tmpfs", OPTIONS, sys::ATTR_NOSUID | sys::ATTR_NODEV)?;
         let cell = rootfs::place(&cell, &image.place.join("cell"))?;
@@ -69,14 +79,29 @@ impl Cell {
         }
         attach_file(&parts.runsc, &cell, RUNSC)?;
         attach_file(&parts.execd, &cell, EXECD)?;
+        let mut volumes = Vec::new();
+        for (index, (volume, _, cut)) in image.volumes.volumes.iter().enumerate() {
+            let name = volume_name(index);
+            match cut.is_directory {
+                true => rootfs::attach(&cut.mount, &cell, Path::new(&name))?,
+                false => attach_file(&cut.mount, &cell, &name)?,
+            }
+            volumes.push(bundle::Bind {
+                source: inside(&name),
+                target: &volume.mount_path,
+                read_only: volume.read_only,
+            });
+        }
         let config = bundle::config(&bundle::Shape {
             hostname: shape.hostname,
             shm_bytes: shape.shm_bytes,
             scratch: scratch.is_some(),
+            volumes: &volumes,
         });
         write(&cell, &format!("{BUNDLE}/config.json"), config.to_string().as_bytes())?;
         rootfs::attach(&image.root, &cell, Path::new(ROOT))?;
         rootfs::pivot(&cell)?;
+        image.volumes.keep();
         Ok(Self { root: image.root })
     }
 }

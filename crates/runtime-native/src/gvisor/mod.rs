@@ -22,7 +22,7 @@ use crate::cgroup::Counters;
 use crate::error::{Failure, Kind, Result};
 use crate::sys::ChildEnd;
 
-pub(crate) use cell::{Cell, Parts, ROOT_PLACE as ROOT};
+pub(crate) use cell::{Cell, Parts, ROOT_PLACE as ROOT, volume_place};
 pub(crate) use keeper::{Keeper, run};
 pub(crate) use sentry::{KEPT, Sentry};
 

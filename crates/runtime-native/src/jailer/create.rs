@@ -30,6 +30,7 @@ use crate::network;
 use crate::rootfs;
 use crate::state::{self, Monitor, Process, State};
 use crate::sys::{self, Cloned, MountChange};
+use crate::volumes;
 use crate::wire::{self, Kernel, Plan, Reply};
 
 /// Namespaces of every sandbox but the cgroup one, which PID 1 enters once it is in its groups.
@@ -115,6 +116,7 @@ pub fn run(jail: &Jail, mut order: Order<'_>, reply: OwnedFd) {
     let seat = order.seat.take();
     let made = crate::policy::check(&order.plan, &jail.paths)
         .and_then(|()| crate::policy::check_kernel(&order.plan, jail.kernel()))
+        .and_then(|()| volumes::check(&order.plan, &jail.host_paths))
         .and_then(|()| make(jail, order, seat.as_ref()));
     match made {
         Ok(Made { live, receipt, sockets }) => {
@@ -258,6 +260,7 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<Made<'
     if let FallbackDisk::Directory(path) = &fallback_disk {
         fs::create_dir(path).op("make the disk directory")?;
     }
+    let mut made = volumes::make_missing(plan, &jail.host_paths)?;
     // There from the start, so that whoever is told of the sandbox can read its console.
     File::create(jail.paths.sandbox(&plan.id).join(state::CONSOLE)).op("make the console log")?;
     let pipes = Pipes::new()?;
@@ -284,6 +287,8 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<Made<'
             cgroups: jail.cgroups.as_ref(),
             fallback_disk,
             by_path: by_path(jail, plan),
+            paths: &jail.paths,
+            host_paths: &jail.host_paths,
             by_process: jail.by_process(&plan.limits),
             ids: jail.ids(),
             within: deadline.saturating_duration_since(Instant::now()),
@@ -324,6 +329,7 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<Made<'
 
     known.receipt = Some(receipt.clone());
     state::store(&jail.paths.sandbox(&plan.id), state::STATE, &known)?;
+    made.keep();
     let grace = Duration::from_millis(plan.grace_ms);
     let live = Live {
         id: plan.id.clone(),
@@ -441,7 +447,7 @@ fn map_ids(jail: &Jail, pid: Pid, slot: Option<Slot>) -> Result<()> {
 /// Makes the detached mounts in the host's namespace and lets PID 1 go on.
 fn send_go(jail: &Jail, pid: Pid, plan: &Plan, disk: Option<&OwnedFd>, control: BorrowedFd<'_>) -> Result<()> {
     if jail.mode == Mode::User {
-        let go = Go { layers: 0, programs: Vec::new(), gvisor: false, disk: false };
+        let go = Go { layers: 0, programs: Vec::new(), gvisor: false, volumes: 0, disk: false };
         return wire::send(control, &go, &[], SendFlags::empty()).op("let the sandbox go on");
     }
     let namespace = File::open(format!("/proc/{}/ns/user", pid.as_raw_nonzero())).op("open the user namespace")?;
@@ -466,13 +472,21 @@ fn send_go(jail: &Jail, pid: Pid, plan: &Plan, disk: Option<&OwnedFd>, control: 
             mounts.push(tree);
         }
     }
+    let volumes = volumes::open_all(plan, &jail.paths, &jail.host_paths, namespace.as_fd())?;
+    mounts.extend(volumes);
     if let Some(disk) = disk {
         let change = MountChange { set: sys::ATTR_NOSUID | sys::ATTR_NODEV, id_map: Some(namespace.as_fd()) };
         sys::set_mount_attributes(disk.as_fd(), change).op("map the ids of the disk")?;
     }
     let mut fds: Vec<BorrowedFd<'_>> = mounts.iter().map(AsFd::as_fd).collect();
     fds.extend(disk.map(AsFd::as_fd));
-    let go = Go { layers: plan.layers.len(), programs, gvisor: runsc.is_some(), disk: disk.is_some() };
+    let go = Go {
+        layers: plan.layers.len(),
+        programs,
+        gvisor: runsc.is_some(),
+        volumes: plan.volumes.len(),
+        disk: disk.is_some(),
+    };
     wire::send(control, &go, &fds, SendFlags::empty()).op("hand the mounts to the sandbox")
 }
 

@@ -13,8 +13,10 @@ mod destroy;
 mod inspect;
 mod layers;
 mod limits;
+mod mounts;
 mod network;
 mod receipt;
+pub(crate) use mounts::ids as volume_ids;
 pub(crate) use receipt::mode as mode_name;
 mod seat;
 mod session;
@@ -44,6 +46,7 @@ use crate::idrange::Foreign;
 use crate::init::Ids;
 use crate::paths::Paths;
 use crate::sys::{self, Forked};
+use crate::volumes::{self, host::HostPaths};
 use crate::wire::{self, Kernel, Plan, Reply, Request};
 use crate::{probe, seccomp};
 
@@ -59,6 +62,9 @@ pub struct JailerConfig {
     /// The program on which every sandbox runs; without one they run on the machine's own kernel.
     #[serde(default)]
     pub runsc: Option<Runsc>,
+    /// What volumes may show of the machine.
+    #[serde(default)]
+    pub host_paths: HostPaths,
 }
 
 impl JailerConfig {
@@ -69,7 +75,13 @@ impl JailerConfig {
 
     /// A jailer for this data directory, with defaults.
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
-        Self { data_dir: data_dir.into(), server: None, disk_stock: Self::DISK_STOCK, runsc: None }
+        Self {
+            data_dir: data_dir.into(),
+            server: None,
+            disk_stock: Self::DISK_STOCK,
+            runsc: None,
+            host_paths: HostPaths::default(),
+        }
     }
 }
 
@@ -109,6 +121,8 @@ pub(crate) struct Jail {
     pub user_ids: userids::UserIds,
     /// Where to look for a free id range first.
     pub slot_hint: u32,
+    /// What volumes may show of the machine: never the data directory.
+    pub host_paths: HostPaths,
 }
 
 impl Jail {
@@ -122,6 +136,10 @@ impl Jail {
         let cgroup_parent = paths.cgroup();
         let (cgroups, undelegated) = limits::cgroups(mode, &cgroup_parent)?;
         let disk_images = mode == Mode::Root && probe::disk_images().is_ok();
+        let mut host_paths = config.host_paths.clone();
+        host_paths.hidden.push(config.data_dir.clone());
+        let user_ids = userids::UserIds::discover(mode);
+        volumes::named::sweep(&paths, |path| user_ids.remove_tree(path))?;
         Ok(Self {
             paths,
             mode,
@@ -133,7 +151,8 @@ impl Jail {
             filter: seccomp::program(),
             foreign: Foreign::read(),
             boot_id: crate::state::boot_id(),
-            user_ids: userids::UserIds::discover(mode),
+            user_ids,
+            host_paths,
             slot_hint: rustix::process::getpid().as_raw_nonzero().get().unsigned_abs(),
             config,
         })
@@ -513,6 +532,11 @@ fn perform(jail: &Jail, request: Request, reply: OwnedFd, mut fds: Vec<OwnedFd>,
             Reply::Done
         }),
         Request::ListSessions { sandbox } => session::list(jail, &sandbox).map(|sessions| Reply::Sessions { sessions }),
+        Request::MakeVolume { name, bytes } => done(make_volume(jail, &name, bytes)),
+        Request::RemoveVolume { name } => {
+            done(volumes::named::remove(&jail.paths, &name, |path| jail.user_ids.remove_tree(path)))
+        }
+        Request::ListVolumes => volumes::named::list(&jail.paths).map(|volumes| Reply::Volumes { volumes }),
         Request::Probe => Ok(Reply::Probed(Box::new(probe::probe(jail)))),
     };
     let message = result.unwrap_or_else(Reply::Failed);
@@ -520,6 +544,13 @@ fn perform(jail: &Jail, request: Request, reply: OwnedFd, mut fds: Vec<OwnedFd>,
         eprintln!("osb jailer: answer: {errno}");
     }
     drop((reply, settling));
+}
+
+fn make_volume(jail: &Jail, name: &str, bytes: Option<u64>) -> Result<()> {
+    if bytes.is_some() && !jail.disk_images {
+        return Err(Failure::new(Kind::Unsupported, "a size limit of a volume cannot be kept on this machine"));
+    }
+    volumes::named::ensure(&jail.paths, name, bytes)
 }
 
 fn prepare_directories(paths: &Paths, config: &JailerConfig) -> Result<()> {
@@ -538,6 +569,7 @@ fn prepare_directories(paths: &Paths, config: &JailerConfig) -> Result<()> {
         make(&paths.id_slots(), 0o700)?;
     }
     make(&paths.disks(), 0o700)?;
+    make(&paths.volumes(), 0o700)?;
     make(&paths.exits(), 0o750)?;
     if let Some(server) = config.server {
         let ours = Some(rustix::process::geteuid().as_raw());

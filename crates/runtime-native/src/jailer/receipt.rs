@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use lifecycle::runtime::{AppliedLimit, IdRange, Receipt};
 use rustix::process::Pid;
 
-use super::{Jail, Mode};
+use super::{Jail, Mode, mounts};
 use crate::cgroup::Group;
 use crate::disk::Size;
 use crate::error::{Context, Failure, Result};
@@ -112,6 +112,7 @@ pub fn read(jail: &Jail, plan: &Plan, pid: Pid, slot: Option<Slot>, limits: Limi
         no_new_privs: field("NoNewPrivs") == Some("1"),
         capabilities: names(effective),
         network: way_out.to_owned(),
+        mounts: mounts::read(jail.mode, plan, &process)?,
         weaker: probe::weaker(jail),
     };
     compare(&receipt, plan, slot, effective, &root)?;

@@ -44,7 +44,12 @@ pub fn set_mount_attributes(mount: BorrowedFd<'_>, change: MountChange<'_>) -> R
 
 /// The same for all mounts below it, too.
 pub fn set_tree_attributes(mount: BorrowedFd<'_>, set: u64) -> Result<(), Errno> {
-    change_mount(mount, MountChange { set, id_map: None }, libc::AT_RECURSIVE)
+    change_tree(mount, MountChange { set, id_map: None })
+}
+
+/// Changes attributes of a mount and of all mounts below it, or of none.
+pub fn change_tree(mount: BorrowedFd<'_>, change: MountChange<'_>) -> Result<(), Errno> {
+    change_mount(mount, change, libc::AT_RECURSIVE)
 }
 
 fn change_mount(mount: BorrowedFd<'_>, change: MountChange<'_>, flags: i32) -> Result<(), Errno> {

@@ -363,6 +363,7 @@ pub fn plan() -> Plan {
         kernel: Kernel::default(),
         network: lifecycle::spec::Network::None,
         authority: None,
+        volumes: Vec::new(),
         leased: false,
         start_deadline_ms: 20_000,
         grace_ms: 1000,

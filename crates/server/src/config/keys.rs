@@ -128,6 +128,18 @@ pub(super) const KEYS: &[Key] = &[
         "whether credentials may be bound to http, where everybody on the way reads them",
     ),
     key(
+        "storage.allowed_host_paths",
+        Kind::List,
+        Some("[]"),
+        "paths of this machine that sandboxes may mount, with all beneath; empty allows none",
+    ),
+    key(
+        "storage.volume_default_size",
+        Kind::Text,
+        None,
+        "size limit of a named volume that is made without one, 1Gi for example; unset means no limit",
+    ),
+    key(
         "secure_runtime.type",
         Kind::OneOf(&["", "gvisor"]),
         Some("\"\""),
@@ -159,7 +171,7 @@ pub(super) const UNSUPPORTED: &[(&str, &str)] = &[
     ("runtime.execd_image", "execd is carried inside this program"),
     ("runtime.execd_run_as_init", "execd is always the first process of a sandbox"),
     ("store.postgresql.", "only SQLite exists here yet"),
-    ("storage.", "volumes do not exist here yet"),
+    ("storage.ossfs_mount_root", "bucket volumes do not exist here"),
     ("tenants.", "there is one tenant"),
     ("renew_intent.redis.", "one server sees every access itself and needs no queue"),
     ("otel.", "metrics export does not exist here yet"),

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use egress::upstream::UpstreamProxy;
 use ingress::links::Keys;
+use lifecycle::{quantity, volume};
 use secrecy::{ExposeSecret as _, SecretString};
 use toml::{Table, Value};
 
 use super::keys::{KEYS, Key, PUBLISHED_ENV, UNSUPPORTED};
 use super::{
     Config, ConfigError, DefaultPolicy, Effective, Egress, Entry, Images, Ingress, Log, Native, Proxy, RenewIntent,
-    SecureRuntime, Server, Source, StoreConfig,
+    SecureRuntime, Server, Source, Storage, StoreConfig,
 };
 
 /// Variable with the path of the configuration file (published).
@@ -167,6 +168,7 @@ impl Values {
                 ),
             },
             images: Images { plain_http_hosts: self.list("images.plain_http_hosts") },
+            storage: self.storage()?,
             egress: Egress {
                 default_policy: match self.text("egress.default_policy").as_deref() {
                     Some("nothing") => DefaultPolicy::Nothing,
@@ -184,6 +186,29 @@ impl Values {
             },
             secure_runtime: self.secure_runtime()?,
         })
+    }
+
+    /// What volumes there may be.
+    fn storage(&self) -> Result<Storage, ConfigError> {
+        let (paths, size) = ("storage.allowed_host_paths", "storage.volume_default_size");
+        let wrong = |key: &'static str, problem: String| {
+            let origin = self.0.get(key).map_or(Source::Default, |(_, source)| source.clone());
+            ConfigError::Value { key, origin, problem }
+        };
+        let allowed_host_paths = self.list(paths);
+        for path in &allowed_host_paths {
+            if let Some(mistake) = volume::mistake_in_path(path) {
+                return Err(wrong(paths, format!("\"{path}\" {mistake}")));
+            }
+        }
+        let volume_default_bytes = match self.text(size) {
+            None => None,
+            Some(text) => match quantity::storage(&text) {
+                Some(bytes) if (volume::MIN_BYTES..=volume::MAX_BYTES).contains(&bytes) => Some(bytes),
+                _ => return Err(wrong(size, format!("\"{text}\" is no size from 16Mi to 4Ti"))),
+            },
+        };
+        Ok(Storage { allowed_host_paths, volume_default_bytes })
     }
 
     /// What sandboxes run on; the published name of its runtime means nothing without a type.

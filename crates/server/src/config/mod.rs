@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ingress::links::Keys;
+use lifecycle::admit::VolumeRules;
 use secrecy::SecretString;
 
 pub use load::{Sources, load};
@@ -39,6 +40,8 @@ pub struct Config {
     pub native: Native,
     /// `[images]`.
     pub images: Images,
+    /// `[storage]`.
+    pub storage: Storage,
     /// `[egress]`.
     pub egress: Egress,
     /// `[secure_runtime]`.
@@ -117,6 +120,22 @@ pub struct Native {
 pub struct Images {
     /// Registries that speak plain HTTP, `host[:port]`, beside those on loopback.
     pub plain_http_hosts: Vec<String>,
+}
+
+/// Volumes.
+#[derive(Clone, Debug, Default)]
+pub struct Storage {
+    /// Paths of the machine that sandboxes may mount, with all beneath; each absolute and canonical by its text.
+    pub allowed_host_paths: Vec<String>,
+    /// Size limit in bytes of a named volume that is made without one.
+    pub volume_default_bytes: Option<u64>,
+}
+
+impl Storage {
+    /// What is asked of volumes at a create.
+    pub(crate) fn rules(&self) -> VolumeRules {
+        VolumeRules { allowed_host_paths: self.allowed_host_paths.clone(), default_bytes: self.volume_default_bytes }
+    }
 }
 
 /// The way out of sandboxes.

@@ -55,7 +55,7 @@ fn unknown_keys_are_named_with_the_nearest_known_one() {
 fn published_keys_without_a_subject_are_refused_with_the_reason() {
     refused("[docker]\nnetwork_mode = \"bridge\"\n", &[], "docker.network_mode");
     refused("[runtime]\ntype = \"docker\"\n", &[], "runtime.type");
-    refused("[storage]\nallowed_host_paths = [\"/srv\"]\n", &[], "volumes do not exist here yet");
+    refused("[storage]\nossfs_mount_root = \"/mnt/ossfs\"\n", &[], "bucket volumes do not exist here");
     refused("[store.postgresql]\ndsn = \"postgres://u:secret@h/d\"\n", &[], "store.postgresql.dsn");
 }
 
@@ -155,4 +155,20 @@ fn a_secure_runtime_is_gvisor_or_none() {
         "docker_runtime from file: needs secure_runtime.type",
     );
     refused("[secure_runtime]\nk8s_runtime_class = \"gvisor\"\n", &[], "secure_runtime.k8s_runtime_class");
+}
+
+#[test]
+fn host_paths_and_sizes_of_volumes_are_checked_at_the_start() {
+    assert!(
+        from("", &[], &[]).expect("is fine").0.storage.allowed_host_paths.is_empty(),
+        "none is allowed unless named"
+    );
+    let file = "[storage]\nallowed_host_paths = [\"/srv/a\", \"/\"]\nvolume_default_size = \"1.5Gi\"\n";
+    let storage = from(file, &[], &[]).expect("is fine").0.storage;
+    assert_eq!(storage.allowed_host_paths, ["/srv/a", "/"]);
+    assert_eq!(storage.volume_default_bytes, Some(3 << 29));
+    for path in ["srv", "/srv/", "/srv/../etc", "/a//b"] {
+        refused(&format!("[storage]\nallowed_host_paths = [\"{path}\"]\n"), &[], "storage.allowed_host_paths");
+    }
+    refused("[storage]\nvolume_default_size = \"1k\"\n", &[], "storage.volume_default_size");
 }

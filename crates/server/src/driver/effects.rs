@@ -14,6 +14,7 @@ use super::Driver;
 use crate::app::App;
 use crate::errors::create_failure_code;
 use crate::network::Credentials;
+use crate::volumes::{self, CameToBe};
 
 /// First wait before a failed removal is tried again; it doubles.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
@@ -63,6 +64,9 @@ impl Driver {
                               never stored: create the sandbox again"
                         .to_owned(),
                 });
+            }
+            if let Err(error) = volumes::prepare(&app, &spec).await {
+                return failed(&error);
             }
             let progress = move |sentence: String| {
                 view.send_if_modified(|row| {
@@ -151,7 +155,7 @@ impl Driver {
 
     pub(super) fn destroy(&self) -> BoxFuture<'static, Outcome> {
         let (app, id, grace, wait) = (self.app.clone(), self.row.id.clone(), self.grace, self.retry_wait());
-        let spec = self.row.spec.clone();
+        let (spec, came_to_be) = (self.row.spec.clone(), self.came_to_be());
         let hook = self.due(Moment::BeforeEnd);
         Box::pin(async move {
             tokio::time::sleep(wait).await;
@@ -161,6 +165,10 @@ impl Driver {
             }
             let destroyed = app.runtime.destroy(&id, grace).await;
             app.network.end(&id, &spec).await;
+            let destroyed = match destroyed {
+                Ok(()) => volumes::release(&app, &id, &spec, came_to_be).await,
+                Err(error) => Err(error),
+            };
             Outcome::Event(match destroyed {
                 Ok(()) => Event::Destroyed,
                 Err(error) => {
@@ -174,7 +182,7 @@ impl Driver {
     /// Removes what an ended sandbox left behind, and keeps the end of its console.
     pub(super) fn clean(&self) -> BoxFuture<'static, Outcome> {
         let (app, id, wait) = (self.app.clone(), self.row.id.clone(), self.retry_wait());
-        let spec = self.row.spec.clone();
+        let (spec, came_to_be) = (self.row.spec.clone(), self.came_to_be());
         Box::pin(async move {
             tokio::time::sleep(wait).await;
             match app.runtime.console(&id, CONSOLE_BYTES).await {
@@ -191,6 +199,10 @@ impl Driver {
             }
             let destroyed = app.runtime.destroy(&id, Duration::ZERO).await;
             app.network.end(&id, &spec).await;
+            let destroyed = match destroyed {
+                Ok(()) => volumes::release(&app, &id, &spec, came_to_be).await,
+                Err(error) => Err(error),
+            };
             match destroyed {
                 Ok(()) => Outcome::Done,
                 Err(error) => {
@@ -204,6 +216,11 @@ impl Driver {
     pub(super) fn observe(&self) -> BoxFuture<'static, Result<Observed, RuntimeError>> {
         let (app, id) = (self.app.clone(), self.row.id.clone());
         Box::pin(async move { app.runtime.observe(&id).await })
+    }
+
+    /// Whether it has been made. One that was deleted before is undone like one that failed.
+    fn came_to_be(&self) -> CameToBe {
+        if self.row.receipt.is_some() { CameToBe::Yes } else { CameToBe::No }
     }
 
     fn retry_wait(&self) -> Duration {

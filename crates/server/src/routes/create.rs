@@ -168,6 +168,7 @@ async fn make(app: &Arc<App>, request: CreateSandboxRequest, once: Option<Once>)
         max_timeout_seconds: app.config.server.max_sandbox_timeout_seconds,
         leased: app.leased,
         renews_on_access: app.config.renew_intent.enabled,
+        volumes: app.config.storage.rules(),
     };
     let capabilities = app.capabilities();
     let mut admitted = admit(request, &capabilities, &rules)?;

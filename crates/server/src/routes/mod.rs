@@ -9,6 +9,7 @@ pub(crate) mod images;
 pub(crate) mod query;
 mod sandboxes;
 mod unsupported;
+mod volumes;
 
 use std::sync::Arc;
 
@@ -63,6 +64,8 @@ fn router(app: &Arc<App>) -> Router {
             .route(&at("/images/import"), post(images::import))
             .route(&at("/images/prune"), post(images::prune))
             .route(&at("/images/{*reference}"), delete(images::remove))
+            .route(&at("/volumes"), get(volumes::list).post(volumes::create))
+            .route(&at("/volumes/{name}"), get(volumes::get).delete(volumes::delete))
             .route(&at("/capabilities"), get(about::capabilities))
             .route(&at("/sandboxes"), post(create::one).get(sandboxes::list))
             .route(&at("/sandboxes/batch"), post(create::many))

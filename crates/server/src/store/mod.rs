@@ -7,6 +7,7 @@
 mod list;
 mod once;
 mod rows;
+mod volumes;
 
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,8 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 pub(crate) use list::Filter;
 pub(crate) use once::{Inserted, Once};
 pub(crate) use rows::Row;
+pub use volumes::Refused;
+pub(crate) use volumes::VolumeRow;
 
 /// Readers beside the one writer: lists must not wait for a write.
 const READERS: u32 = 2;
@@ -106,6 +109,9 @@ pub enum Error {
         /// The database's words.
         source: sqlx::Error,
     },
+    /// Volumes cannot be had as they were asked for.
+    #[error(transparent)]
+    Volume(#[from] Refused),
     /// A row does not read back.
     #[error("row of sandbox \"{id}\" is damaged in {column}")]
     Damaged {
@@ -164,7 +170,7 @@ impl Store {
         if found > SCHEMA_VERSION {
             return Err(Error::Newer { found });
         }
-        for statement in SCHEMA {
+        for statement in SCHEMA.into_iter().chain(volumes::SCHEMA) {
             sqlx::query(statement).execute(&writer).await.map_err(sql("make the tables"))?;
         }
         sqlx::query("PRAGMA user_version = 1").execute(&writer).await.map_err(sql("write the format"))?;

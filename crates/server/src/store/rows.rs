@@ -132,6 +132,7 @@ impl Store {
         {
             return Ok(earlier);
         }
+        super::volumes::claim(&mut tx, row).await?;
         sqlx::query(
             "INSERT INTO sandboxes (id, state, reason, message, transition_at, created_at, expires_at, spec, metadata)
              VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -242,6 +243,7 @@ impl Store {
             "DELETE FROM events WHERE sandbox_id = ?",
             "DELETE FROM consoles WHERE sandbox_id = ?",
             "DELETE FROM credentials WHERE sandbox_id = ?",
+            "DELETE FROM volume_uses WHERE sandbox_id = ?",
             "DELETE FROM sandboxes WHERE id = ?",
         ] {
             sqlx::query(statement).bind(id.as_str()).execute(&mut *tx).await.map_err(&op)?;

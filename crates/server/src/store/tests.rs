@@ -29,6 +29,7 @@ fn row(id: &str, second: i64, labels: &[(&str, &str)]) -> Row {
             policy_revision: 0,
             credential_proxy: false,
             access: lifecycle::spec::Access::default(),
+            volumes: Vec::new(),
         },
         state: State::Pending,
         reason: "ACCEPTED".to_owned(),

@@ -163,6 +163,16 @@ impl Server {
         });
         assert!(seen.await.is_ok(), "{id} is {} and not {state}", self.state(id).await);
     }
+
+    /// Polls until something holds.
+    pub async fn wait_until(&self, holds: impl AsyncFn() -> bool) {
+        let seen = tokio::time::timeout(PATIENCE, async {
+            while !holds().await {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        assert!(seen.await.is_ok(), "it does not hold in time");
+    }
 }
 
 impl Drop for Server {

@@ -52,6 +52,7 @@ pub fn detail(sandbox: &Sandbox) -> String {
         ("runtime", sandbox.runtime.clone()),
         ("isolation", receipt.and_then(isolation)),
         ("limits", receipt.and_then(limits)),
+        ("volumes", receipt.and_then(volumes)),
         ("weaker", weaker.map(|list| list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("; "))),
     ])
 }
@@ -88,6 +89,17 @@ fn limits(receipt: &Value) -> Option<String> {
         format!("{name} {value} ({})", limit["by"].as_str().unwrap_or("?"))
     };
     Some(limits.iter().map(one).collect::<Vec<_>>().join(", "))
+}
+
+/// The volumes of a receipt in one line.
+fn volumes(receipt: &Value) -> Option<String> {
+    let mounts = receipt["mounts"].as_array().filter(|mounts| !mounts.is_empty())?;
+    let one = |mount: &Value| {
+        let text = |name: &str| mount[name].as_str().unwrap_or("?");
+        let read_only = if mount["readOnly"].as_bool() == Some(true) { ", read-only" } else { "" };
+        format!("{} at {} ({}{read_only})", text("name"), text("mountPath"), text("kind"))
+    };
+    Some(mounts.iter().map(one).collect::<Vec<_>>().join(", "))
 }
 
 /// What a sandbox uses, in one line.

@@ -1,7 +1,7 @@
 use super::*;
 
 fn sandbox() -> Value {
-    config(&Shape { hostname: "box", shm_bytes: 4096, scratch: true })
+    config(&Shape { hostname: "box", shm_bytes: 4096, scratch: true, volumes: &[] })
 }
 
 #[test]
@@ -32,6 +32,17 @@ fn every_path_lies_in_the_cell() {
 
 #[test]
 fn an_image_without_a_directory_for_scratch_files_gets_no_mount_there() {
-    let config = config(&Shape { hostname: "box", shm_bytes: 4096, scratch: false });
+    let config = config(&Shape { hostname: "box", shm_bytes: 4096, scratch: false, volumes: &[] });
     assert!(!config["mounts"].to_string().contains("/tmp"));
+}
+
+#[test]
+fn volumes_come_after_what_they_may_lie_in() {
+    let bind = |name: &str, target, read_only| Bind { source: PathBuf::from(name), target, read_only };
+    let volumes = [bind("/volume-0", "/tmp/a", false), bind("/volume-1", "/tmp/a/b", true)];
+    let config = config(&Shape { hostname: "box", shm_bytes: 4096, scratch: true, volumes: &volumes });
+    let mounts = config["mounts"].as_array().expect("mounts");
+    let at = |target: &str| mounts.iter().position(|mount| mount["destination"] == target).expect(target);
+    assert!(at("/tmp") < at("/tmp/a") && at("/tmp/a") < at("/tmp/a/b"));
+    assert!(mounts[at("/tmp/a/b")]["options"].to_string().contains("\"ro\""));
 }
