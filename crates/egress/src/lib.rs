@@ -44,6 +44,7 @@ pub mod name;
 pub mod names;
 pub mod policy;
 mod process;
+pub mod recording;
 mod relay;
 mod resolve;
 mod sandbox;
