@@ -37,7 +37,7 @@ fn an_upload_is_kept_under_an_id_or_not_at_all() {
         let kept = shelf.keep(arriving).expect("kept");
         drop(shelf.arriving().expect("made"));
         let ids: Vec<String> = shelf.ids().expect("listed").into_iter().map(|(id, _)| id).collect();
-        assert_eq!(ids, [kept.clone()]);
+        assert_eq!(ids, std::slice::from_ref(&kept));
         let replay = Taping::Replay { recording: kept.clone() };
         let (how, file) = shelf.recording_of(&id("a"), &replay, 9).expect("opened").expect("there");
         assert_eq!((how, file.metadata().expect("facts").len()), (How::Replay, 4));
