@@ -170,10 +170,11 @@ async fn with_recording(
         remove(ctx, client, id, signals).await;
     }
     let (end, captured) = outcome?;
+    let reported = exec::report(&ctx.printer, id, &end, &captured);
     if let Some((file, contents)) = recorded {
         super::recording::tell(ctx, file, &contents?);
     }
-    exec::report(&ctx.printer, id, &end, &captured)
+    reported
 }
 
 /// Waits for the sandbox and runs the command in it.
