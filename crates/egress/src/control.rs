@@ -22,7 +22,7 @@ mod client;
 mod packet;
 mod serve;
 
-pub use client::{Control, ControlError, Watch};
+pub use client::{Beside, Control, ControlError, Watch};
 pub use packet::pair;
 pub(crate) use packet::receive_blocking;
 pub(crate) use serve::serve;
@@ -123,13 +123,16 @@ pub enum Request {
         settings: Settings,
     },
     /// Serve a sandbox, in place of whatever is attached by that id. Descriptors: TCP over IPv4 and IPv6, UDP over IPv4
-    /// and IPv6, the names file, the policy; and, of a sandbox that may have credentials, an
-    /// [`Expected`](crate::Expected).
+    /// and IPv6, the names file, the policy; of a sandbox that may have credentials, or whose TLS is read, an
+    /// [`Expected`](crate::Expected); and, if it is recorded or answered from a recording, that file.
     Attach {
         /// The sandbox.
         sandbox: String,
         /// Number of the policy.
         revision: u64,
+        /// Whether it is recorded or answered from a recording.
+        #[serde(default)]
+        taping: Option<Taping>,
     },
     /// Put another policy in force. Descriptor: the policy.
     SetPolicy {
@@ -205,6 +208,19 @@ pub enum Request {
     },
     /// Say what there is.
     Stats,
+}
+
+/// What is done with a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "tape", rename_all = "snake_case")]
+pub enum Taping {
+    /// What comes back is appended to it. The file must be open for reading and writing, and nobody else may write to it.
+    Record {
+        /// How long it may get, in bytes; notes are not counted.
+        limit_bytes: u64,
+    },
+    /// The sandbox is answered from it; nothing leaves.
+    Replay,
 }
 
 /// The number of one change of a vault: however often the change is put, it is made once.

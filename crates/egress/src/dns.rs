@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use crate::name::Name;
 use crate::names::NameError;
+use crate::recording::Book;
 use crate::resolve::{self, ResolveError, UDP_BYTES};
 use crate::sandbox::Sandbox;
 use crate::verdicts::{Reason, What};
@@ -112,6 +113,9 @@ async fn records(sandbox: &Sandbox, question: &Message) -> Result<Vec<Record>, R
         refuse(sandbox, query, Reason::Policy { because: verdict.because });
         return Err(ResponseCode::NXDomain);
     }
+    if let Some(book) = sandbox.book() {
+        return recorded(sandbox, book, query, &name);
+    }
     match query.query_type() {
         RecordType::A => address(sandbox, query, &name).await,
         RecordType::AAAA | RecordType::HTTPS | RecordType::SVCB => Ok(Vec::new()),
@@ -138,11 +142,29 @@ async fn address(sandbox: &Sandbox, query: &Query, name: &Name) -> Result<Vec<Re
     if sandbox.names.find(name).is_none() {
         new_name(sandbox, query)?;
     }
+    let out = sandbox.way_out().ok_or(ResponseCode::Refused)?;
     // Asked before anything is promised: a name that does not exist must not seem to. What a proxy is asked for, it resolves.
     let is_asked = sandbox.shared.proxy_for(Some(name), IpAddr::V4(Ipv4Addr::UNSPECIFIED)).is_none();
-    if is_asked && let Err(error) = sandbox.cache.addresses(&sandbox.shared.resolver, name).await {
+    if is_asked && let Err(error) = out.addresses(name).await {
         return unresolved(sandbox, query, &error);
     }
+    standing_for(sandbox, query, name)
+}
+
+/// The names of a sandbox that is answered from a recording: those that are in it. Nobody is asked.
+fn recorded(sandbox: &Sandbox, book: &Book, query: &Query, name: &Name) -> Result<Vec<Record>, ResponseCode> {
+    if !book.has_host(name) {
+        refuse(sandbox, query, Reason::NotInRecording);
+        return Err(ResponseCode::NXDomain);
+    }
+    match query.query_type() {
+        RecordType::A => standing_for(sandbox, query, name),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// The address that stands for a name.
+fn standing_for(sandbox: &Sandbox, query: &Query, name: &Name) -> Result<Vec<Record>, ResponseCode> {
     match sandbox.names.address_of(name) {
         Ok(address) => Ok(vec![Record::from_rdata(query.name().clone(), TTL, RData::A(A(address)))]),
         Err(NameError::Full) => {
@@ -158,7 +180,8 @@ async fn address(sandbox: &Sandbox, query: &Query, name: &Name) -> Result<Vec<Re
 
 async fn forwarded(sandbox: &Sandbox, query: &Query, name: &Name) -> Result<Vec<Record>, ResponseCode> {
     new_name(sandbox, query)?;
-    match sandbox.shared.resolver.records(name, query.query_type()).await {
+    let out = sandbox.way_out().ok_or(ResponseCode::Refused)?;
+    match out.records(name, query.query_type()).await {
         Ok(records) => Ok(records),
         Err(error) => unresolved(sandbox, query, &error),
     }

@@ -16,32 +16,30 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::authority::Authority;
-use crate::inspect::{self, HEAD_BYTES, Head};
+use crate::inspect::Head;
 use crate::intercept::{self, Meeting};
 use crate::name::Name;
 use crate::policy::{Action, Because, Dialled, Policy};
 use crate::relay::{self, Moved};
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Sandbox, WayOut};
 use crate::secrets::State;
 use crate::upstream::UpstreamProxy;
 use crate::verdicts::{End, Reason, What};
-use crate::{dial, dns};
+use crate::{dns, replay};
+
+mod first;
+
+pub(crate) use first::{FirstBytes, first_bytes, judge_head};
 
 /// DNS over TCP is recognised by where it was going.
 const DNS_PORT: u16 = 53;
-/// How long bytes are held back that may be the beginning of a request, or all that a client of something else says.
-const UNSURE_DEADLINE: Duration = Duration::from_millis(300);
-/// How long a first message may take once it began. Before it begins nothing is waited for: many servers speak first.
-const HEAD_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A connection that was let through.
 #[derive(Debug)]
@@ -60,11 +58,47 @@ pub struct Flow {
     seen: AtomicU64,
     end: OnceLock<End>,
     cut: CancellationToken,
-    /// Whether its requests are read, because its host is bound to a credential.
+    /// Whether its requests are read: its host is bound to a credential, or what it answers is recorded or comes from a
+    /// recording.
     is_intercepted: AtomicBool,
 }
 
 impl Flow {
+    /// One that is answered from a recording. Nothing is dialled for it: like one of which a proxy is asked, it is judged by
+    /// its name alone.
+    pub(crate) fn replayed(id: u64, name: Name, to: SocketAddr, allowed_by: Because, cut: CancellationToken) -> Self {
+        Self {
+            id,
+            name: Some(name),
+            dialled: Dialled { address: to.ip(), port: to.port(), block: None },
+            is_by_proxy: true,
+            allowed_by,
+            presented: OnceLock::new(),
+            sent: Moved::default(),
+            received: Moved::default(),
+            seen: AtomicU64::new(0),
+            end: OnceLock::new(),
+            cut,
+            is_intercepted: AtomicBool::new(true),
+        }
+    }
+
+    /// Where it goes, for people: its name, or else the address, and the port.
+    pub(crate) fn place(&self) -> (String, u16) {
+        let host = self.name.as_ref().map_or_else(|| self.dialled.address.to_string(), ToString::to_string);
+        (host, self.dialled.port)
+    }
+
+    /// The name in its first bytes.
+    pub(crate) fn presented(&self) -> Option<String> {
+        self.presented.get().map(ToString::to_string)
+    }
+
+    /// Why it was cut.
+    pub(crate) fn why_cut(&self) -> End {
+        self.end.get().cloned().unwrap_or(End::Detached)
+    }
+
     /// Ends it from outside.
     pub fn cut(&self, end: End) {
         // The first reason stands.
@@ -130,7 +164,10 @@ pub async fn run(sandbox: &Arc<Sandbox>, client: TcpStream) {
                 () = sandbox.stop.cancelled() => {}
             }
         }
-        Some(to) => connection(sandbox, client, to).await,
+        Some(to) => match sandbox.book() {
+            Some(book) => replay::connection(sandbox, book, client, to).await,
+            None => connection(sandbox, client, to).await,
+        },
         None => {
             let to = client.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
             Told { sandbox, id: sandbox.shared.next_flow(), name: None, to }.denied(None, Reason::Local);
@@ -154,19 +191,25 @@ fn destination(client: &TcpStream) -> Option<SocketAddr> {
 }
 
 /// What every event of a connection tells.
-struct Told<'a> {
-    sandbox: &'a Sandbox,
-    id: u64,
-    name: Option<Name>,
-    to: SocketAddr,
+pub(crate) struct Told<'a> {
+    /// Whose it is.
+    pub sandbox: &'a Sandbox,
+    /// Its number.
+    pub id: u64,
+    /// The name that it is bound to, if it came by one.
+    pub name: Option<Name>,
+    /// Where the sandbox meant to go.
+    pub to: SocketAddr,
 }
 
 impl Told<'_> {
-    fn denied(&self, dialled: Option<IpAddr>, reason: Reason) {
+    /// Tells that it was refused.
+    pub fn denied(&self, dialled: Option<IpAddr>, reason: Reason) {
         self.decided(Action::Deny, dialled, reason);
     }
 
-    fn decided(&self, action: Action, dialled: Option<IpAddr>, reason: Reason) {
+    /// Tells what was decided about it.
+    pub fn decided(&self, action: Action, dialled: Option<IpAddr>, reason: Reason) {
         let name = self.name.as_ref().map(ToString::to_string);
         let (flow, to) = (self.id, self.to);
         self.sandbox.journal.record(What::Connection { flow, name, to, dialled, action, reason });
@@ -224,13 +267,13 @@ async fn connection(sandbox: &Arc<Sandbox>, client: TcpStream, to: SocketAddr) {
         Pumped::Bound(found) => intercepted(sandbox, &flow, to, (client, upstream), found).await,
     };
     let (sent_bytes, received_bytes) = flow.bytes();
-    let presented = flow.presented.get().map(ToString::to_string);
+    let presented = flow.presented();
     let name = flow.name.as_ref().map(ToString::to_string);
     sandbox.journal.record(What::Closed { flow: flow.id, name, to, presented, sent_bytes, received_bytes, end });
 }
 
 /// The name that an address stands for, if it is one for names.
-fn whom(sandbox: &Sandbox, to: SocketAddr) -> Result<Option<Name>, Reason> {
+pub(crate) fn whom(sandbox: &Sandbox, to: SocketAddr) -> Result<Option<Name>, Reason> {
     match to.ip() {
         IpAddr::V4(address) if sandbox.names.is_synthetic(address) => {
             sandbox.names.name_of(address).map(Some).ok_or(Reason::UnknownName)
@@ -262,10 +305,11 @@ struct Reached {
 /// Dials what the policy permits, at an address that it permits.
 async fn reach(sandbox: &Sandbox, name: Option<&Name>, to: SocketAddr) -> Result<Reached, Refused> {
     let policy = sandbox.policy();
+    let out = sandbox.way_out().ok_or(Reason::NotInRecording)?;
     if let Some(name) = name
         && let Some(proxy) = sandbox.shared.proxy_for(Some(name), to.ip())
     {
-        return by_proxy(sandbox, &policy, &proxy, name, to.port()).await;
+        return by_proxy(&out, &policy, &proxy, name, to.port()).await;
     }
     let addresses: Arc<[IpAddr]> = match name {
         Some(name) => {
@@ -273,7 +317,7 @@ async fn reach(sandbox: &Sandbox, name: Option<&Name>, to: SocketAddr) -> Result
             if !verdict.is_allowed() {
                 return Err(Reason::Policy { because: verdict.because }.into());
             }
-            let found = sandbox.cache.addresses(&sandbox.shared.resolver, name).await;
+            let found = out.addresses(name).await;
             found.map_err(|error| Reason::Unresolved { message: error.to_string() })?
         }
         None => Arc::from([to.ip()]),
@@ -299,10 +343,10 @@ async fn reach(sandbox: &Sandbox, name: Option<&Name>, to: SocketAddr) -> Result
         && let Some(proxy) = sandbox.shared.proxy_for(None, to.ip())
         && let Some((dialled, because)) = permitted.pop()
     {
-        let upstream = sandbox.shared.connect_by(&proxy, &dialled.address.to_string(), to.port()).await;
+        let upstream = out.connect_by(&proxy, &dialled.address.to_string(), to.port()).await;
         return Ok(Reached { upstream: upstream.map_err(unreachable)?, dialled, because, is_by_proxy: true });
     }
-    let upstream = dial::connect(&addresses, to.port()).await.map_err(unreachable)?;
+    let upstream = out.connect(&addresses, to.port()).await.map_err(unreachable)?;
     let peer = upstream.peer_addr().map_err(unreachable)?.ip().to_canonical();
     let reached = permitted.into_iter().find(|(dialled, _)| dialled.address == peer);
     let (dialled, because) = reached.ok_or_else(|| unreachable(io::Error::other("connected to somebody else")))?;
@@ -311,7 +355,7 @@ async fn reach(sandbox: &Sandbox, name: Option<&Name>, to: SocketAddr) -> Result
 
 /// Asks the operator's proxy for a name. What is told and counted as dialled is the proxy.
 async fn by_proxy(
-    sandbox: &Sandbox,
+    out: &WayOut<'_>,
     policy: &Policy,
     proxy: &UpstreamProxy,
     name: &Name,
@@ -322,7 +366,7 @@ async fn by_proxy(
         return Err(Reason::Policy { because: verdict.because }.into());
     }
     let unreachable = |error: io::Error| Reason::Unreachable { message: error.to_string() };
-    let upstream = sandbox.shared.connect_by(proxy, name.as_str(), port).await.map_err(unreachable)?;
+    let upstream = out.connect_by(proxy, name.as_str(), port).await.map_err(unreachable)?;
     let address = upstream.peer_addr().map_err(unreachable)?.ip().to_canonical();
     let dialled = Dialled { address, port, block: None };
     Ok(Reached { upstream, dialled, because: verdict.because, is_by_proxy: true })
@@ -334,12 +378,13 @@ async fn by_proxy(
 /// When nobody answers there.
 pub(crate) async fn again(sandbox: &Sandbox, flow: &Flow, port: u16) -> io::Result<TcpStream> {
     let address = flow.dialled.address;
+    let out = sandbox.way_out().ok_or_else(|| io::Error::other("nothing leaves this sandbox"))?;
     let proxy = sandbox.shared.proxy_for(flow.name(), address).filter(|_| flow.is_by_proxy);
     let upstream = match (proxy, flow.name()) {
-        (Some(proxy), Some(name)) => sandbox.shared.connect_by(&proxy, name.as_str(), port).await?,
-        (Some(proxy), None) => sandbox.shared.connect_by(&proxy, &address.to_string(), port).await?,
+        (Some(proxy), Some(name)) => out.connect_by(&proxy, name.as_str(), port).await?,
+        (Some(proxy), None) => out.connect_by(&proxy, &address.to_string(), port).await?,
         (None, _) if flow.is_by_proxy => return Err(io::Error::other("the upstream proxy is another one now")),
-        (None, _) => dial::connect(&[address], port).await?,
+        (None, _) => out.connect(&[address], port).await?,
     };
     relay::reset_on_close(&upstream);
     Ok(upstream)
@@ -348,11 +393,11 @@ pub(crate) async fn again(sandbox: &Sandbox, flow: &Flow, port: u16) -> io::Resu
 /// What became of moving bytes.
 enum Pumped {
     Over(End),
-    /// Nothing was moved: the host is bound to a credential.
+    /// Nothing was moved: the host is bound to a credential, or its answers are recorded.
     Bound(Found),
 }
 
-/// A request for a bound host.
+/// A connection whose requests are read.
 struct Found {
     authority: Arc<Authority>,
     first: Vec<u8>,
@@ -378,7 +423,7 @@ async fn intercepted(
     let meeting = Meeting { sandbox, flow: of_flow, to, authority, client, upstream, first, is_tls };
     tokio::select! {
         biased;
-        () = flow.cut.cancelled() => flow.end.get().cloned().unwrap_or(End::Detached),
+        () = flow.cut.cancelled() => flow.why_cut(),
         end = intercept::serve(meeting) => end,
     }
 }
@@ -394,7 +439,10 @@ async fn pump(sandbox: &Sandbox, flow: &Flow, client: &TcpStream, upstream: &Tcp
         judge_head(sandbox, flow, &head).map_err(refused)?;
         let head = match bound(sandbox, flow, head).map_err(refused)? {
             Ok(found) => return Err(Stop::Bound(found)),
-            Err(head) => head,
+            Err(head) => match recorded(sandbox, flow, head) {
+                Ok(found) => return Err(Stop::Bound(found)),
+                Err(head) => head,
+            },
         };
         send(upstream, &head.bytes).await.map_err(broken)?;
         flow.sent.add(head.bytes.len());
@@ -411,7 +459,7 @@ async fn pump(sandbox: &Sandbox, flow: &Flow, client: &TcpStream, upstream: &Tcp
     tokio::select! {
         biased;
         // Asked first: what comes after a cut is not moved.
-        () = flow.cut.cancelled() => Pumped::Over(flow.end.get().cloned().unwrap_or(End::Detached)),
+        () = flow.cut.cancelled() => Pumped::Over(flow.why_cut()),
         // Asked next: when both are done, nothing that fails then matters.
         moved = async { tokio::try_join!(up, down) } => match moved {
             Ok(_) => Pumped::Over(End::Done),
@@ -451,72 +499,37 @@ fn bound(sandbox: &Sandbox, flow: &Flow, head: FirstBytes) -> Result<Result<Foun
     Ok(Ok(Found { authority, first: head.bytes, is_tls }))
 }
 
+/// Whether requests of a connection are to be read because its sandbox is recorded; what it said otherwise, which is passed
+/// on, and that it is not recorded is told.
+fn recorded(sandbox: &Sandbox, flow: &Flow, head: FirstBytes) -> Result<Found, FirstBytes> {
+    let Some(recorder) = sandbox.recorder().filter(|_| !head.bytes.is_empty()) else { return Err(head) };
+    let is_tls = match &head.seen {
+        Ok(Head::Tls(_)) => Some(true),
+        Ok(Head::Http(Some(_))) => Some(false),
+        _ => None,
+    };
+    let why = match (is_tls, sandbox.secrets.state()) {
+        _ if flow.name.is_none() => "the connection is to an address, not to a name",
+        (None, _) => "no HTTP is spoken that can be recorded",
+        _ if flow.received.bytes() > 0 => "the host spoke first, so that no HTTP is spoken",
+        (Some(true), _) if !intercept::tls::offers_http(&head.bytes) => {
+            "neither HTTP/1.1 nor HTTP/2 is spoken within TLS"
+        }
+        (Some(is_tls), State::Empty { authority } | State::Holds { authority, .. }) => {
+            return Ok(Found { authority, first: head.bytes, is_tls });
+        }
+        _ => "the sandbox's certificate authority is lost",
+    };
+    recorder.not_recorded(sandbox, flow, why);
+    Err(head)
+}
+
 /// Waits until a socket from which no more is read fails: nobody else would notice while its peer is silent.
 async fn fails_after(socket: &TcpStream, done: &Notify) -> io::Error {
     done.notified().await;
     match socket.ready(Interest::ERROR).await {
         Ok(_) => socket.take_error().ok().flatten().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()),
         Err(error) => error,
-    }
-}
-
-/// What a client said first, as far as it must be held back to be understood.
-struct FirstBytes {
-    bytes: Vec<u8>,
-    seen: Result<Head, inspect::BadHead>,
-}
-
-async fn first_bytes(client: &TcpStream) -> io::Result<FirstBytes> {
-    client.readable().await?;
-    let began = Instant::now();
-    let mut bytes = Vec::with_capacity(2048);
-    let mut is_sure = true;
-    loop {
-        match client.try_read_buf(&mut limited(&mut bytes)) {
-            // It says no more: what it said is passed on, and so is its end.
-            Ok(0) => return Ok(FirstBytes { bytes, seen: Ok(Head::Opaque) }),
-            Ok(_) => match inspect::look(&bytes) {
-                Ok(Head::Unfinished) => is_sure = true,
-                Ok(Head::Unsure) => is_sure = false,
-                seen => return Ok(FirstBytes { bytes, seen }),
-            },
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let deadline = began + if is_sure { HEAD_DEADLINE } else { UNSURE_DEADLINE };
-                if timeout_at(deadline, client.readable()).await.is_err() {
-                    let seen = if is_sure { Err(inspect::BadHead::TooLate) } else { Ok(Head::Opaque) };
-                    return Ok(FirstBytes { bytes, seen });
-                }
-            }
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Room for the rest of a head and no more.
-fn limited(bytes: &mut Vec<u8>) -> bytes::buf::Limit<&mut Vec<u8>> {
-    let room = HEAD_BYTES - bytes.len();
-    bytes::BufMut::limit(bytes, room)
-}
-
-/// Holds what a client said against what it was let through for.
-fn judge_head(sandbox: &Sandbox, flow: &Flow, head: &FirstBytes) -> Result<(), Reason> {
-    let presented = match &head.seen {
-        Ok(Head::Tls(Some(name)) | Head::Http(Some(name))) => name,
-        Ok(_) => return Ok(()),
-        // A rule that names the address means whatever is spoken there.
-        Err(_) if flow.name.is_none() && !sandbox.policy().cares_what_is_presented(&flow.allowed_by) => return Ok(()),
-        Err(error) => return Err(Reason::BadHead { message: error.to_string() }),
-    };
-    // Written down before the policy is read: one that changes after that finds it. A flow has one head.
-    let _ = flow.presented.set(presented.clone());
-    let policy = sandbox.policy();
-    match &flow.name {
-        Some(name) if name == presented => Ok(()),
-        Some(_) => Err(Reason::OtherHost { presented: presented.to_string() }),
-        None => match policy.presented(&flow.allowed_by, presented, flow.dialled.port) {
-            Some(verdict) => Err(Reason::Policy { because: verdict.because }),
-            None => Ok(()),
-        },
     }
 }
 

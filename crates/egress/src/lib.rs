@@ -44,7 +44,9 @@ pub mod name;
 pub mod names;
 pub mod policy;
 mod process;
+pub mod recording;
 mod relay;
+mod replay;
 mod resolve;
 mod sandbox;
 mod sealed;
@@ -53,8 +55,8 @@ pub mod upstream;
 pub mod verdicts;
 
 pub use control::{
-    Boot, Control, ControlError, Demands, EVENTS_PER_PACKET, Events, Failure, Operation, SandboxStats, Settings, Stats,
-    VAULT_BODY_BYTES, Watch, boot, greet, pair,
+    Beside, Boot, Control, ControlError, Demands, EVENTS_PER_PACKET, Events, Failure, Operation, SandboxStats,
+    Settings, Stats, Taping, VAULT_BODY_BYTES, Watch, boot, greet, pair,
 };
 pub use process::run;
 pub use sandbox::Listeners;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -27,6 +27,10 @@ use crate::resolve::{Cache, Resolver};
 use crate::secrets::{Holdings, Secrets, State};
 use crate::upstream::UpstreamProxy;
 use crate::verdicts::{End, Journal, VaultChange, Verdicts, What};
+
+mod traffic;
+
+pub use traffic::{Traffic, WayOut};
 
 /// How often connections are looked at for whether anything moved.
 const QUIET_CHECK: Duration = Duration::from_secs(1800);
@@ -113,14 +117,6 @@ impl Shared {
         *self.proxy.write().unwrap_or_else(PoisonError::into_inner) = proxy.map(Arc::new);
     }
 
-    /// Connects to a host by a proxy.
-    ///
-    /// # Errors
-    /// What the proxy says, or why it cannot be asked.
-    pub async fn connect_by(&self, proxy: &UpstreamProxy, host: &str, port: u16) -> io::Result<TcpStream> {
-        proxy.connect((&self.resolver, &self.proxy_addresses), host, port).await
-    }
-
     /// A number for a connection.
     pub fn next_flow(&self) -> u64 {
         self.flows_so_far.fetch_add(1, Ordering::Relaxed) + 1
@@ -196,7 +192,7 @@ pub struct Sandbox {
     /// Addresses that stand for names.
     pub names: Names,
     /// What it knows of names.
-    pub cache: Cache,
+    cache: Cache,
     /// What became of its questions and connections.
     pub journal: Journal,
     /// Its connections.
@@ -205,6 +201,8 @@ pub struct Sandbox {
     pub pipes_held: Held,
     /// Its authority and its vault.
     pub secrets: Secrets,
+    /// What becomes of its traffic.
+    traffic: Traffic,
     /// TLS handshakes with bound hosts per second.
     pub handshakes: Bucket,
     /// Questions per second.
@@ -241,6 +239,8 @@ pub struct Attachment {
     pub policy: Policy,
     /// Its authority and its vault.
     pub secrets: Secrets,
+    /// What becomes of its traffic.
+    pub traffic: Traffic,
     /// Its limits.
     pub limits: Limits,
 }
@@ -258,6 +258,7 @@ impl Sandbox {
             names: Names::load(with.names, with.range)?,
             cache: Cache::default(),
             secrets: with.secrets,
+            traffic: with.traffic,
             journal: Journal::new(&with.id, shared.verdicts.clone(), limits.verdicts),
             flows: Flows::default(),
             pipes_held: Held::default(),
@@ -292,6 +293,9 @@ impl Sandbox {
         self.tasks.close();
         if tokio::time::timeout(STOP_DEADLINE, self.tasks.wait()).await.is_err() {
             tracing::error!(sandbox_id = self.id, "tasks of a detached sandbox do not end");
+        }
+        if let Some(recorder) = self.recorder() {
+            recorder.close();
         }
         drop(self.sockets.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.shared.verdicts.depart(&self.journal);
@@ -341,7 +345,12 @@ impl Sandbox {
         for flow in self.flows.all() {
             let named = flow.name().zip(vault.as_ref());
             let is_bound = named.is_some_and(|(name, vault)| vault.is_bound(&name.to_string()));
-            if is_bound != flow.is_intercepted() {
+            let is_served_wrongly = match &self.traffic {
+                Traffic::Live => is_bound != flow.is_intercepted(),
+                Traffic::Recorded(_) => is_bound && !flow.is_intercepted(),
+                Traffic::Replayed(_) => false,
+            };
+            if is_served_wrongly {
                 flow.cut(End::VaultChanged);
             }
         }

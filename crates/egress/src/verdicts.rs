@@ -109,6 +109,34 @@ pub enum What {
         /// How it ended.
         end: End,
     },
+    /// Something was passed on and not recorded, or nothing more is recorded from now on.
+    NotRecorded {
+        /// Number of the connection.
+        flow: u64,
+        /// The host: a name, or an address.
+        host: String,
+        /// The port.
+        port: u16,
+        /// Why.
+        message: String,
+    },
+    /// A request was not answered from a recording, because it is not in it.
+    Replay {
+        /// Number of the connection.
+        flow: u64,
+        /// The host.
+        host: String,
+        /// The port.
+        port: u16,
+        /// The request's method; empty where none was read.
+        method: String,
+        /// Its path as the sandbox wrote it, without what comes after `?`, cut off where it is long.
+        path: String,
+        /// With which status it was answered; 0 where it was not.
+        status: u16,
+        /// Why.
+        message: String,
+    },
     /// The sandbox's vault was made, changed or deleted. No value is told, and no name.
     Vault {
         /// Which of these.
@@ -174,6 +202,8 @@ pub enum Reason {
         /// Why.
         message: String,
     },
+    /// Nothing leaves the sandbox, and what it is answered from does not have it.
+    NotInRecording,
     /// A limit of the sandbox.
     Limit {
         /// Which.

@@ -97,12 +97,38 @@ pub struct SandboxSpec {
     /// Whether credentials are put into its requests on the way out.
     #[serde(default)]
     pub credential_proxy: bool,
+    /// Whether what it fetches is recorded, or comes from a recording.
+    #[serde(default)]
+    pub taping: Taping,
     /// What calls to its ports need and do.
     #[serde(default)]
     pub access: Access,
     /// What it shares with the machine and with other sandboxes.
     #[serde(default)]
     pub volumes: Vec<Volume>,
+}
+
+impl SandboxSpec {
+    /// Whether its programs must trust an authority of its own: its TLS is read.
+    pub fn needs_authority(&self) -> bool {
+        self.credential_proxy || self.taping != Taping::None
+    }
+}
+
+/// What a sandbox has to do with recordings.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "tape", rename_all = "snake_case")]
+pub enum Taping {
+    /// Nothing.
+    #[default]
+    None,
+    /// What it fetches is recorded.
+    Record,
+    /// It is answered from a recording, and nothing leaves.
+    Replay {
+        /// Id of the recording.
+        recording: String,
+    },
 }
 
 /// Most ranges of addresses that one sandbox may reach: their rules fit into one message to a kernel.

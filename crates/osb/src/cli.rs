@@ -11,6 +11,7 @@ use crate::commands::image::ImageCommand;
 use crate::commands::open::OpenArgs;
 use crate::commands::policy::PolicyCommand;
 use crate::commands::port_forward::PortForwardArgs;
+use crate::commands::recording::RecordingCommand;
 use crate::commands::run::RunArgs;
 use crate::commands::sandbox::SandboxCommand;
 use crate::commands::shell::ShellArgs;
@@ -113,6 +114,9 @@ pub enum Command {
     /// Make, list and remove volumes that outlive sandboxes
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Keep what sandboxes fetched, to serve it again with the network off
+    #[command(subcommand, visible_alias = "rec")]
+    Recording(RecordingCommand),
     /// Fetch, import and remove images
     #[command(subcommand)]
     Image(ImageCommand),

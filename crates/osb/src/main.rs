@@ -23,8 +23,8 @@ mod units;
 use cli::{Cli, Command, Global};
 use commands::signals::Signals;
 use commands::{
-    Context, Outcome, command, config, doctor, file, image, open, policy, port_forward, run, sandbox, shell, vault,
-    volume,
+    Context, Outcome, command, config, doctor, file, image, open, policy, port_forward, recording, run, sandbox, shell,
+    vault, volume,
 };
 use failure::Failure;
 use output::{Format, Printer};
@@ -124,6 +124,7 @@ async fn dispatch(command: &Command, ctx: &Context) -> Outcome {
         Command::Policy(command) => policy::run(ctx, command).await,
         Command::Vault(command) => vault::run(ctx, command).await,
         Command::Volume(command) => interruptible(volume::run(ctx, command)).await,
+        Command::Recording(command) => interruptible(recording::run(ctx, command)).await,
         Command::Image(command) => interruptible(image::run(ctx, command)).await,
         Command::Config(command) => config::run(ctx, command),
         Command::Server(_)

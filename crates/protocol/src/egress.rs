@@ -77,8 +77,9 @@ pub struct NetworkEvent {
     /// When.
     pub at: String,
     /// `question` (for a name; told when it has no answer), `connection` (begun or refused), `closed`, `request` (for a host
-    /// that is bound to a credential, which was put in or not), or `vault` (the
-    /// credential vault was made, changed or deleted).
+    /// that is bound to a credential, which was put in or not), `vault` (the
+    /// credential vault was made, changed or deleted), `recording` (something passed and is not recorded), or `replay` (a
+    /// request is not in the recording that answers the sandbox).
     pub kind: String,
     /// `allow` or `deny`; of what is closed only where it was the policy that ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

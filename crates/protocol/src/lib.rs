@@ -11,5 +11,6 @@ pub mod headers;
 pub mod hooks;
 pub mod lifecycle;
 pub mod network;
+pub mod recording;
 pub mod schedule;
 pub mod vault;

@@ -47,6 +47,7 @@ fn spec(image: &str, entrypoint: &[&str]) -> SandboxSpec {
         policy: None,
         policy_revision: 0,
         credential_proxy: false,
+        taping: lifecycle::spec::Taping::None,
         access: Default::default(),
         volumes: Vec::new(),
     }

@@ -81,7 +81,12 @@ pub async fn serve(
         Database::File(path) => Some(path.with_file_name("names")),
         Database::Memory => None,
     };
-    let network = Network::new(options.egress, options.config.egress.clone(), names);
+    let recordings = match &options.database {
+        Database::File(path) => Some(path.with_file_name("recordings")),
+        Database::Memory => None,
+    };
+    let network = Network::new(options.egress, options.config.egress.clone(), names, recordings);
+    network.shelf.sweep(|id| rows.iter().any(|row| row.id.as_str() == id));
     network.configure().await;
     let limit = options.config.server.limit_concurrency;
     let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());

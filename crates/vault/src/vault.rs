@@ -222,10 +222,10 @@ impl Vault {
         self.index.select(facts)
     }
 
-    /// What takes every value of this vault out of a text: for what is told of several requests.
+    /// What takes every value of this vault, and the passwords in logins, out of a text: for what is told of several requests.
     pub fn redactor(&self) -> Redactor {
         let values = self.credentials.values().map(|credential| credential.value.expose_secret());
-        Redactor::new(values.flat_map(forms::of_value))
+        Redactor::new(values.flat_map(|value| forms::of_value(value).into_iter().chain(forms::of_login(value))))
     }
 }
 

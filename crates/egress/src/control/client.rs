@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::packet::{self, Socket};
-use super::{Demands, Events, Failure, Operation, Reply, Request, Settings, Stats};
+use super::{Demands, Events, Failure, Operation, Reply, Request, Settings, Stats, Taping};
 use crate::policy::Source;
 use crate::sandbox::Listeners;
 use crate::sealed::Secret;
@@ -35,6 +35,15 @@ pub enum ControlError {
     /// The request could not be made.
     #[error("ask the egress process")]
     System(#[from] io::Error),
+}
+
+/// What some sandboxes are attached with beside the rest.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Beside<'a> {
+    /// What it should have of credentials, and the authority that its programs trust.
+    pub credentials: Option<&'a Expected>,
+    /// A recording, and what is done with it.
+    pub recording: Option<(Taping, BorrowedFd<'a>)>,
 }
 
 /// Asks the egress process. Cheap to clone.
@@ -83,12 +92,31 @@ impl Control {
         policy: &Source,
         credentials: Option<&Expected>,
     ) -> Result<(), ControlError> {
+        let beside = Beside { credentials, recording: None };
+        self.attach_with(sandbox, listeners, names, revision, policy, &beside).await
+    }
+
+    /// The same for one that may be recorded, or answered from a recording, too.
+    ///
+    /// # Errors
+    /// As [`Control::attach`], or when the recording cannot be used.
+    pub async fn attach_with(
+        &self,
+        sandbox: &str,
+        listeners: &Listeners,
+        names: BorrowedFd<'_>,
+        revision: u64,
+        policy: &Source,
+        beside: &Beside<'_>,
+    ) -> Result<(), ControlError> {
         let policy = json_file("policy", policy)?;
-        let expected = credentials.map(|expected| json_file("credentials", expected)).transpose()?;
+        let expected = beside.credentials.map(|expected| json_file("credentials", expected)).transpose()?;
         let [tcp4, tcp6, udp4, udp6] = listeners.as_fds();
         let mut fds = vec![tcp4, tcp6, udp4, udp6, names, policy.as_fd()];
         fds.extend(expected.as_ref().map(AsFd::as_fd));
-        self.ask(&Request::Attach { sandbox: sandbox.to_owned(), revision }, &fds).await.map(|_| ())
+        fds.extend(beside.recording.map(|(_, file)| file));
+        let taping = beside.recording.map(|(taping, _)| taping);
+        self.ask(&Request::Attach { sandbox: sandbox.to_owned(), revision, taping }, &fds).await.map(|_| ())
     }
 
     /// Puts another policy in force; says how many connections it cut.

@@ -10,11 +10,13 @@ use tokio_util::task::TaskTracker;
 use super::packet::{self, Socket};
 use super::{
     Demands, EVENTS_PER_PACKET, EXPECTED_BYTES, Events, Failure, POLICY_BYTES, Reply, Request, SANDBOX_ID_BYTES,
-    SandboxStats, Settings, Stats, VAULT_BODY_BYTES,
+    SandboxStats, Settings, Stats, Taping, VAULT_BODY_BYTES,
 };
+use crate::intercept::taping::Recorder;
 use crate::intercept::tls::Trust;
 use crate::policy::{Policy, Source};
-use crate::sandbox::{Attachment, Listeners, Sandbox, Shared};
+use crate::recording::{Book, Tape};
+use crate::sandbox::{Attachment, Listeners, Sandbox, Shared, Traffic};
 use crate::sealed::Secret;
 use crate::secrets::{Expected, Refused, Shown, Terms};
 use crate::verdicts::{Event, VaultChange};
@@ -93,7 +95,9 @@ impl Desk {
         let done = |()| (Reply::Done, Vec::new());
         match request {
             Request::Configure { settings } => self.configure(settings).map(done),
-            Request::Attach { sandbox, revision } => self.attach(sandbox, revision, fds).await.map(done),
+            Request::Attach { sandbox, revision, taping } => {
+                self.attach(sandbox, revision, taping, fds).await.map(done)
+            }
             Request::SetPolicy { sandbox, revision } => self.set_policy(&sandbox, revision, fds),
             Request::Detach { sandbox } => {
                 self.detach(&sandbox).await;
@@ -157,9 +161,18 @@ impl Desk {
         Ok(())
     }
 
-    async fn attach(&mut self, sandbox: String, revision: u64, fds: Vec<OwnedFd>) -> Result<(), Failure> {
+    async fn attach(
+        &mut self,
+        sandbox: String,
+        revision: u64,
+        taping: Option<Taping>,
+        mut fds: Vec<OwnedFd>,
+    ) -> Result<(), Failure> {
         check_id(&sandbox)?;
-        let mut fds = fds;
+        let recording = taping.zip(if taping.is_some() { fds.pop() } else { None });
+        if taping.is_some() != recording.is_some() {
+            return Err(malformed("a recording without its file"));
+        }
         let expected = if fds.len() > ATTACH_FDS { fds.pop() } else { None };
         let [tcp4, tcp6, udp4, udp6, names, policy] =
             <[OwnedFd; ATTACH_FDS]>::try_from(fds).map_err(|_| malformed("not the descriptors of an attach"))?;
@@ -171,7 +184,14 @@ impl Desk {
             ),
             None => None,
         };
+        // The one before must not write any more when its recording is read.
         self.detach(&sandbox).await;
+        let traffic = match recording {
+            Some((taping, file)) => tokio::task::spawn_blocking(move || traffic(taping, file))
+                .await
+                .map_err(|error| system("read a recording")(io::Error::other(error)))??,
+            None => Traffic::Live,
+        };
         let secrets = self.shared.secrets.attach(&sandbox, expected.as_ref());
         let with = Attachment {
             id: sandbox.clone(),
@@ -181,6 +201,7 @@ impl Desk {
             revision,
             policy,
             secrets,
+            traffic,
             limits: self.settings.limits,
         };
         let attached = Sandbox::attach(self.shared.clone(), with).map_err(system("attach a sandbox"))?;
@@ -320,6 +341,18 @@ fn told(sandbox: &Sandbox, change: VaultChange, shown: Shown) -> Outcome {
 fn shown_file(shown: &Shown) -> Result<OwnedFd, Failure> {
     let written = serde_json::to_vec(shown).map_err(io::Error::from);
     written.and_then(|bytes| packet::memory_file("vault", &bytes)).map_err(system("show a vault"))
+}
+
+/// What becomes of traffic by a recording.
+fn traffic(taping: Taping, file: OwnedFd) -> Result<Traffic, Failure> {
+    let file = std::fs::File::from(file);
+    let traffic = match taping {
+        Taping::Record { limit_bytes } => {
+            Tape::open(file, limit_bytes).map(|tape| Traffic::Recorded(Recorder::new(tape)))
+        }
+        Taping::Replay => Book::open(file).map(|book| Traffic::Replayed(Arc::new(book))),
+    };
+    traffic.map_err(|error| system("read a recording")(io::Error::other(protocol::error::chain(&error))))
 }
 
 fn read_body(fds: Vec<OwnedFd>) -> Result<Secret, Failure> {

@@ -22,6 +22,7 @@ fn sandbox() -> Arc<Sandbox> {
         revision: 1,
         policy: Policy::public_internet(),
         secrets: Secrets::none(),
+        traffic: crate::sandbox::Traffic::Live,
         limits: Limits::default(),
     };
     Sandbox::attach(Arc::new(Shared::new(16, Holdings::open(None).expect("no memory to read")).expect("routes")), with)

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io::Write as _;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -12,7 +11,7 @@ use http::HeaderMap;
 use http::header::{self, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use vault::{Injection, RedactStream};
+use vault::{RedactStream, Redactor};
 
 use super::origin::BodyError;
 
@@ -84,8 +83,9 @@ impl Unpacker {
 /// The body of an answer, masked.
 pub struct Masked {
     inner: Incoming,
-    injection: Arc<Injection>,
-    masks: RedactStream,
+    redactors: Vec<Redactor>,
+    /// Of each of them, in order: one masks what the one before let through.
+    masks: Vec<RedactStream>,
     unpacker: Option<Unpacker>,
     packed: Bytes,
     ready: VecDeque<Frame<Bytes>>,
@@ -93,19 +93,19 @@ pub struct Masked {
 }
 
 impl Masked {
-    /// Masks what an injection put into the request.
-    pub fn new(inner: Incoming, injection: Arc<Injection>, encoding: Encoding) -> Self {
+    /// Masks what these find.
+    pub fn new(inner: Incoming, redactors: Vec<Redactor>, encoding: Encoding) -> Self {
         let unpacker = match encoding {
             Encoding::Identity => None,
             Encoding::Gzip => Some(Unpacker::Gzip(GzDecoder::new(Vec::new()))),
             Encoding::Deflate => Some(Unpacker::Deflate(ZlibDecoder::new(Vec::new()))),
         };
-        let masks = injection.redactor().stream();
-        Self { inner, injection, masks, unpacker, packed: Bytes::new(), ready: VecDeque::new(), is_over: false }
+        let masks = redactors.iter().map(Redactor::stream).collect();
+        Self { inner, redactors, masks, unpacker, packed: Bytes::new(), ready: VecDeque::new(), is_over: false }
     }
 
     fn mask(&mut self, bytes: Bytes) {
-        let bytes = self.masks.push(bytes);
+        let bytes = self.masks.iter_mut().fold(bytes, |bytes, masks| masks.push(bytes));
         if !bytes.is_empty() {
             self.ready.push_back(Frame::data(bytes));
         }
@@ -117,12 +117,16 @@ impl Masked {
             let rest = unpacker.finish()?;
             self.mask(rest.into());
         }
-        let held = self.masks.finish();
+        let held = self.masks.iter_mut().fold(Bytes::new(), |before, masks| {
+            let passed = masks.push(before);
+            let held = masks.finish();
+            if passed.is_empty() { held } else { [passed, held].concat().into() }
+        });
         if !held.is_empty() {
             self.ready.push_back(Frame::data(held));
         }
         if let Some(mut trailers) = trailers {
-            self.injection.redactor().headers(&mut trailers);
+            self.redactors.iter().for_each(|redactor| redactor.headers(&mut trailers));
             self.ready.push_back(Frame::trailers(trailers));
         }
         Ok(())
@@ -162,7 +166,8 @@ impl Body for Masked {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.ready.is_empty() && (self.is_over || (self.inner.is_end_stream() && self.masks.held() == 0))
+        self.ready.is_empty()
+            && (self.is_over || (self.inner.is_end_stream() && self.masks.iter().all(|masks| masks.held() == 0)))
     }
 
     /// Masks keep the length, unpacking does not.

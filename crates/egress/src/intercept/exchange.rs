@@ -5,22 +5,23 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{Bytes, BytesMut};
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, Uri, Version as HttpVersion};
 use http_body::Body as _;
-use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use vault::{BodySubstitution, Facts, Injection, Scheme, Selection, Vault};
+use vault::{BodySubstitution, Facts, Injection, Redactor, Scheme, Selection, Vault};
 
 use super::answer::{self, Encoding, Masked};
-use super::origin::{BodyError, Origin, OriginError, Outgoing};
+use super::origin::{Origin, OriginError, Outgoing};
 use super::request;
+use super::speaking::{Answer, empty, own_answer};
+use super::taping::{Heard, Recorder, Take};
 use super::tls::Version;
 use crate::flow::Flow;
 use crate::sandbox::Sandbox;
@@ -30,15 +31,10 @@ use crate::verdicts::{Reason, What};
 /// Bodies up to here are held to put values into them, so that their new length can be told; longer ones are sent in
 /// pieces.
 const WHOLE_BODY_BYTES: usize = 1024 * 1024;
-/// Bytes of a path that an event tells.
-const TOLD_PATH_BYTES: usize = 256;
 /// Bytes that a changed protocol moves at a time.
 const TUNNEL_BYTES: usize = 16 * 1024;
 /// Ports of `https` and `http`.
 const DEFAULT_PORTS: (u16, u16) = (443, 80);
-
-/// The body of an answer.
-type Answer = UnsyncBoxBody<Bytes, BodyError>;
 
 /// The requests of one connection.
 pub struct Exchange {
@@ -103,7 +99,11 @@ impl Exchange {
                 let status = refused.status.as_u16();
                 let flow = self.flow.id;
                 self.sandbox.journal.record(What::Request { flow, host, method: method.to_string(), status, reason });
-                own_answer(&refused, version)
+                let mut response = own_answer(refused.status, &refused.message);
+                if refused.closes && version == HttpVersion::HTTP_11 {
+                    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                }
+                response
             }
         }
     }
@@ -130,6 +130,7 @@ impl Exchange {
             .as_ref()
             .map_err(|error| Refused { closes: true, ..Refused::new(StatusCode::BAD_GATEWAY, error) })?;
         let upgrade = request::upgrade(&parts);
+        let (body, take) = self.take(&parts, body, &host);
         let client_upgrade = parts.extensions.remove::<OnUpgrade>().filter(|_| upgrade.is_some());
         request::remove_hop_headers(&mut parts.headers);
         // This side said it already, as HTTP wants it.
@@ -143,6 +144,9 @@ impl Exchange {
             Some(injection) => self.inject(&mut parts, body, injection).await?,
             None => plain(body),
         };
+        if self.guard().is_some() {
+            answer::ask_for_plain(&mut parts.headers);
+        }
         self.address(&mut parts, origin.version(), &host)?;
         let response = origin.ask(Request::from_parts(parts, body)).await;
         // One that broke off may have been heard; the others were not sent.
@@ -150,18 +154,36 @@ impl Exchange {
             self.record(&told, injection);
         }
         let response = response?;
-        self.pass_back(response, injection, client_upgrade).await
+        self.pass_back(response, injection, client_upgrade, take).await
+    }
+
+    fn recorder(&self) -> Option<&Recorder> {
+        self.sandbox.recorder()
+    }
+
+    /// What keeps values of the vault out of a recording, whoever told them.
+    fn guard(&self) -> Option<Redactor> {
+        self.recorder()?.guard(&self.sandbox.secrets.state())
+    }
+
+    /// Begins to record, as the sandbox's program sent it, where that is done.
+    fn take(&self, parts: &Parts, body: Incoming, host: &str) -> (Heard, Option<Take>) {
+        let Some(recorder) = self.recorder() else { return (Heard::deaf(body), None) };
+        let scheme = if self.is_tls { Scheme::Https } else { Scheme::Http };
+        let place = (scheme.as_str(), host, self.to.port());
+        recorder.take(&self.sandbox, &self.flow, parts, body, place)
     }
 
     /// What the vault says of a request now: it may have changed since the connection began.
     fn select(&self, parts: &Parts, host: &str) -> Result<Option<Arc<Injection>>, Refused> {
         let vault: Arc<Vault> = match self.sandbox.secrets.state() {
             State::Holds { vault, .. } if vault.is_bound(host) => vault,
-            State::Lost { .. } => {
+            State::Lost { hosts } if self.recorder().is_none() || vault::is_any(hosts.iter(), host) => {
                 return Err(Refused::forbidden(
                     "the credential vault was lost; fill it again, or delete it to reach the host without",
                 ));
             }
+            _ if self.recorder().is_some() => return Ok(None),
             // Another connection to this host is not looked into.
             _ => {
                 return Err(Refused {
@@ -188,7 +210,7 @@ impl Exchange {
     }
 
     /// Puts the credential in.
-    async fn inject(&self, parts: &mut Parts, body: Incoming, injection: &Arc<Injection>) -> Result<Outgoing, Refused> {
+    async fn inject(&self, parts: &mut Parts, body: Heard, injection: &Arc<Injection>) -> Result<Outgoing, Refused> {
         let mut uri = parts.uri.clone().into_parts();
         uri.path_and_query = Some(injection.path_and_query().clone());
         parts.uri = Uri::from_parts(uri).map_err(|_| Refused::forbidden("a value does not fit into a path"))?;
@@ -241,11 +263,15 @@ impl Exchange {
         mut response: Response<Incoming>,
         injection: Option<Arc<Injection>>,
         client_upgrade: Option<OnUpgrade>,
+        take: Option<Take>,
     ) -> Result<Response<Answer>, Refused> {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let Some(client_upgrade) = client_upgrade else {
                 return Err(Refused::new(StatusCode::BAD_GATEWAY, "the host changed the protocol unasked"));
             };
+            if let Some(take) = take {
+                take.give_up("the connection was changed to another protocol, as WebSockets are");
+            }
             let host_upgrade = hyper::upgrade::on(&mut response);
             self.tunnel(client_upgrade, host_upgrade, injection.clone());
             let mut response = response.map(|_| empty());
@@ -255,22 +281,39 @@ impl Exchange {
             return Ok(response);
         }
         request::remove_hop_headers(response.headers_mut());
-        let Some(injection) = injection else {
-            return Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()));
-        };
+        let own = injection.as_ref().map(|injection| injection.redactor().clone());
+        let redactors: Vec<Redactor> = own.into_iter().chain(self.guard()).collect();
+        let pass = |response: Response<Incoming>| response.map(|body| body.map_err(Into::into).boxed_unsync());
+        if redactors.is_empty() {
+            let response = pass(response);
+            return Ok(match take {
+                Some(take) => take.answer(response),
+                None => response,
+            });
+        }
         let Some(encoding) = Encoding::of(response.headers()) else {
+            if injection.is_none() {
+                if let Some(take) = take {
+                    take.give_up("the host answered in an encoding that cannot be searched for credentials");
+                }
+                return Ok(pass(response));
+            }
             return Err(Refused::new(
                 StatusCode::BAD_GATEWAY,
                 "the host answered in an encoding that cannot be searched for the credential, although none was asked for",
             ));
         };
         let (mut parts, body) = response.into_parts();
-        injection.redactor().headers(&mut parts.headers);
+        redactors.iter().for_each(|redactor| redactor.headers(&mut parts.headers));
         if encoding != Encoding::Identity {
             parts.headers.remove(header::CONTENT_ENCODING);
             parts.headers.remove(header::CONTENT_LENGTH);
         }
-        Ok(Response::from_parts(parts, Masked::new(body, injection, encoding).boxed_unsync()))
+        let response = Response::from_parts(parts, Masked::new(body, redactors, encoding).boxed_unsync());
+        Ok(match take {
+            Some(take) => take.answer(response),
+            None => response,
+        })
     }
 
     /// What follows a change of protocol: WebSocket frames and the like.
@@ -295,9 +338,8 @@ impl Exchange {
     }
 
     fn told(&self, parts: &Parts, host: &str) -> Told {
-        let path = parts.uri.path();
-        let end = (0..=TOLD_PATH_BYTES.min(path.len())).rev().find(|end| path.is_char_boundary(*end)).unwrap_or(0);
-        Told { host: host.to_owned(), method: parts.method.to_string(), path: path[..end].to_owned() }
+        let path = super::told_path(parts.uri.path()).to_owned();
+        Told { host: host.to_owned(), method: parts.method.to_string(), path }
     }
 
     fn record(&self, told: &Told, injection: &Injection) {
@@ -351,18 +393,14 @@ async fn relay(client: OnUpgrade, host: OnUpgrade, injection: Option<Arc<Injecti
 }
 
 /// A body as it comes.
-fn plain(body: Incoming) -> Outgoing {
+fn plain(body: Heard) -> Outgoing {
     body.map_err(Into::into).boxed_unsync()
-}
-
-fn empty() -> Answer {
-    Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync()
 }
 
 /// A body with values put into it: whole where it is short, so that its length is told, and else piece by piece.
 async fn substituted(
     headers: &mut HeaderMap,
-    mut body: Incoming,
+    mut body: Heard,
     mut substitution: BodySubstitution,
 ) -> Result<Outgoing, Refused> {
     let broken =
@@ -385,19 +423,4 @@ async fn substituted(
     }
     let first = substitution.push(held.freeze());
     Ok(super::pieces::Pieces::new(first, body, substitution).boxed_unsync())
-}
-
-/// An answer of this program, not of the host; it says so.
-fn own_answer(refused: &Refused, version: HttpVersion) -> Response<Answer> {
-    let text = format!("sandbox egress: {}\n", refused.message);
-    let body = Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync();
-    let mut response = Response::new(body);
-    *response.status_mut() = refused.status;
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    headers.insert(HeaderName::from_static("x-sandbox-egress"), HeaderValue::from_static("refused"));
-    if refused.closes && version == HttpVersion::HTTP_11 {
-        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-    }
-    response
 }

@@ -1,4 +1,5 @@
-//! Puts credentials into requests of a sandbox's programs, for hosts that its vault binds and for no others.
+//! Reads the requests of a sandbox's programs one by one: puts credentials into those for hosts that its vault binds, and
+//! records those of a sandbox that is recorded. Other hosts are not opened.
 //!
 //! ```text
 //! program ──TLS, a leaf of the sandbox's authority──▶ request ──▶ names this host? ──▶ vault ──▶ headers, path, body
@@ -14,8 +15,10 @@ mod answer;
 mod exchange;
 mod origin;
 mod pieces;
-mod request;
-mod streams;
+pub mod request;
+pub mod speaking;
+pub mod streams;
+pub mod taping;
 pub mod tls;
 
 use std::io;
@@ -24,7 +27,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -32,6 +34,7 @@ use tokio_rustls::LazyConfigAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use self::exchange::Exchange;
+pub use self::origin::BodyError;
 use self::origin::{Origin, OriginError, Purpose};
 use self::streams::{Closing, Inside};
 use self::tls::{Offer, Version};
@@ -41,7 +44,7 @@ use crate::sandbox::Sandbox;
 use crate::verdicts::{End, Reason};
 
 /// How long a program of the sandbox may take for TLS.
-const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(20);
+pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(20);
 /// How long a program may take for the head of a request, the rest after the request before it included: longer than
 /// clients keep an idle connection.
 const HEAD_DEADLINE: Duration = Duration::from_secs(300);
@@ -58,7 +61,16 @@ const HTTP2_CONNECTION_BYTES: u32 = 1024 * 1024;
 /// Bytes of headers of one.
 const HTTP2_HEADER_BYTES: u32 = 64 * 1024;
 
-/// A connection to a bound host.
+/// Bytes of a path that an event tells.
+const TOLD_PATH_BYTES: usize = 256;
+
+/// As much of a path as is told.
+pub fn told_path(path: &str) -> &str {
+    let end = (0..=TOLD_PATH_BYTES.min(path.len())).rev().find(|end| path.is_char_boundary(*end)).unwrap_or(0);
+    &path[..end]
+}
+
+/// A connection whose requests are read.
 pub struct Meeting {
     /// Whose it is.
     pub sandbox: Arc<Sandbox>,
@@ -138,34 +150,12 @@ where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let exchange = Arc::new(exchange);
-    let service = {
-        let exchange = exchange.clone();
-        hyper::service::service_fn(move |request| {
-            let exchange = exchange.clone();
-            async move { Ok::<_, std::convert::Infallible>(exchange.answer(request).await) }
-        })
-    };
-    let client = TokioIo::new(client);
-    let served = match version {
-        Version::Http1 => {
-            let mut http = hyper::server::conn::http1::Builder::new();
-            http.timer(TokioTimer::new())
-                .header_read_timeout(HEAD_DEADLINE)
-                .max_buf_size(READ_BUFFER_BYTES)
-                .max_headers(MAX_HEADERS)
-                .preserve_header_case(true);
-            http.serve_connection(client, service).with_upgrades().await
-        }
-        Version::Http2 => {
-            let mut http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-            http.timer(TokioTimer::new())
-                .max_concurrent_streams(HTTP2_STREAMS)
-                .initial_stream_window_size(HTTP2_STREAM_BYTES)
-                .initial_connection_window_size(HTTP2_CONNECTION_BYTES)
-                .max_header_list_size(HTTP2_HEADER_BYTES);
-            http.serve_connection(client, service).await
-        }
-    };
+    let of_requests = exchange.clone();
+    let served = speaking::serve(client, version, move |request| {
+        let exchange = of_requests.clone();
+        async move { exchange.answer(request).await }
+    })
+    .await;
     // Protocols that the connection was changed to go on by themselves.
     let tunnelled = exchange.tunnels_end().await;
     match (served, tunnelled) {

@@ -5,21 +5,21 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
-use hyper::body::Incoming;
 use vault::BodySubstitution;
 
 use super::origin::BodyError;
+use super::taping::Heard;
 
 /// The pieces of a body, with values in them. Its length is not known.
 pub struct Pieces {
     first: Option<Bytes>,
     /// Until its end, with what puts values into it.
-    rest: Option<(Incoming, BodySubstitution)>,
+    rest: Option<(Heard, BodySubstitution)>,
 }
 
 impl Pieces {
     /// `first` has its values; what `rest` brings gets them.
-    pub fn new(first: Bytes, rest: Incoming, substitution: BodySubstitution) -> Self {
+    pub fn new(first: Bytes, rest: Heard, substitution: BodySubstitution) -> Self {
         Self { first: Some(first), rest: Some((rest, substitution)) }
     }
 }

@@ -136,6 +136,22 @@ pub fn server(leaf: Arc<CertifiedKey>, version: Version) -> io::Result<Arc<Serve
     Ok(Arc::new(config))
 }
 
+/// Whether a ClientHello may be for HTTP: it offers it, or offers nothing, as older programs do.
+pub fn offers_http(mut hello: &[u8]) -> bool {
+    let mut acceptor = rustls::server::Acceptor::default();
+    while !hello.is_empty() {
+        if acceptor.read_tls(&mut hello).is_err() {
+            return false;
+        }
+        match acceptor.accept() {
+            Ok(Some(accepted)) => return Offer::of(accepted.client_hello().alpn()).is_some(),
+            Ok(None) => {}
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
 /// The name of an origin, as TLS verifies it.
 pub fn server_name(name: &Name) -> io::Result<ServerName<'static>> {
     ServerName::try_from(name.to_string()).map_err(io::Error::other)

@@ -15,6 +15,7 @@ use crate::spec::{Access, HOST_IMAGE, Network, Platform, SandboxSpec, VaultDeman
 
 mod labels;
 mod limits;
+mod taping;
 #[cfg(test)]
 mod tests;
 mod vault;
@@ -134,7 +135,9 @@ pub fn admit(request: CreateSandboxRequest, runtime: &Capabilities, rules: &Rule
     let env = env(asked, &entrypoint)?;
     let hooks = hooks(request.lifecycle)?;
     let volumes = volumes::parse(request.volumes.unwrap_or_default(), runtime, &rules.volumes, rules.leased)?;
-    let (extensions, mut access) = extensions(request.extensions.unwrap_or_default(), runtime, rules)?;
+    let mut extensions_asked = request.extensions.unwrap_or_default();
+    let taping = taping::asked(&mut extensions_asked, runtime)?;
+    let (extensions, mut access) = extensions(extensions_asked, runtime, rules)?;
     access.secured = request.secure_access == Some(true);
     if access.renew_extend_seconds.is_some() && timeout_seconds.is_none() {
         let problem = "a sandbox without a timeout has no deadline that could be renewed; give it a timeout";
@@ -156,6 +159,7 @@ pub fn admit(request: CreateSandboxRequest, runtime: &Capabilities, rules: &Rule
         policy,
         policy_revision: 0,
         credential_proxy,
+        taping,
         access,
         volumes,
     };

@@ -7,6 +7,7 @@ mod volumes;
 
 use super::{Admitted, NO_NETWORK, Refusal, Rules, admit, metadata_patch};
 use crate::runtime::{Capabilities, VolumeMeans};
+use crate::spec::Taping;
 
 fn native() -> Capabilities {
     let limits = ["cpu", "memory", "pids", "disk", "inodes"].map(|k| (k.to_owned(), "cgroup v1".to_owned()));
@@ -198,4 +199,29 @@ fn an_unknown_field_is_refused_by_name() {
     let wrong = json!({"image": {"uri": "host"}, "entrypint": ["x"]});
     let why = serde_json::from_value::<CreateSandboxRequest>(wrong).expect_err("refused").to_string();
     assert!(why.contains("entrypint"), "{why}");
+}
+
+#[test]
+fn recordings_are_asked_for_by_extensions() {
+    let network = Capabilities { network: "steered".to_owned(), ..native() };
+    let admitted = |extensions: Value| {
+        let request = body(json!({ "extensions": extensions }));
+        admit(request, &network, &Rules::default()).map(|admitted| admitted.spec)
+    };
+    let spec = admitted(json!({ "osb.network.record": "on" })).expect("admitted");
+    assert_eq!((spec.taping.clone(), spec.needs_authority()), (Taping::Record, true));
+    let spec = admitted(json!({ "osb.network.replay": "rec-1" })).expect("admitted");
+    assert_eq!(spec.taping, Taping::Replay { recording: "rec-1".to_owned() });
+    assert!(spec.extensions.is_empty(), "they are not echoed");
+    for (extensions, field) in [
+        (json!({ "osb.network.record": "yes" }), "extensions.osb.network.record"),
+        (json!({ "osb.network.replay": "../x" }), "extensions.osb.network.replay"),
+        (json!({ "osb.network.replay": "" }), "extensions.osb.network.replay"),
+        (json!({ "osb.network.record": "on", "osb.network.replay": "a" }), "extensions.osb.network.replay"),
+    ] {
+        let refusal = admitted(extensions.clone()).expect_err("refused");
+        assert_eq!((refusal.status, refusal.field.as_str()), (400, field), "{extensions}");
+    }
+    // Where nothing leaves, nothing can be recorded.
+    refused(json!({ "extensions": { "osb.network.record": "on" } }), 400, "extensions.osb.network.record");
 }

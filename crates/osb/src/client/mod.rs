@@ -20,6 +20,7 @@ pub mod execd;
 pub mod images;
 pub mod network;
 pub mod ports;
+pub mod recordings;
 pub mod sandboxes;
 pub mod stream;
 pub mod terminal;

@@ -21,6 +21,7 @@ pub mod image;
 pub mod open;
 pub mod policy;
 pub mod port_forward;
+pub mod recording;
 pub mod run;
 pub mod sandbox;
 pub mod shell;

@@ -16,6 +16,7 @@ use protocol::execd::pty::CreateTerminal;
 use protocol::lifecycle::{CreateSandboxRequest, CredentialProxyConfig, ImageSpec};
 
 use super::exec::{self, Captured, EXIT_NOT_RUN, End};
+use super::recording::{Lent, Saved};
 use super::shell::{self, Terms};
 use super::signals::Signals;
 use super::vault::VaultFile;
@@ -48,7 +49,7 @@ const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 Examples:\n  osb run -it -- bash\n  osb run -- python3 -c 'print(6*7)'\n  osb run --image alpine --memory 256Mi --timeout 1m -- sh -c 'cat /etc/os-release'\n  \
 osb run --allow index.example.org:443 --allow files.example.org:443 -- pip download requests\n  \
 osb run -v ./project:/work -w /work -- make test\n  \
-osb run -e GREETING=hello --keep -- sh -c 'echo $GREETING > /tmp/file'"
+osb run --record web.rec -- python3 agent.py\n  osb run --replay web.rec -- python3 agent.py\n  osb run -e GREETING=hello --keep -- sh -c 'echo $GREETING > /tmp/file'"
 )]
 pub struct RunArgs {
     /// Pass standard input on
@@ -90,6 +91,12 @@ pub struct RunArgs {
     /// Tell every request on standard error
     #[arg(long, action = clap::ArgAction::SetTrue, help_heading = "Options")]
     verbose: bool,
+    /// Record what it fetches, and write that into this file at the end
+    #[arg(long, value_name = "FILE", conflicts_with = "replay")]
+    record: Option<PathBuf>,
+    /// Answer it from this recording; nothing leaves it
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
     /// End the command after this time, for example 90, 10m or none
     #[arg(long, value_name = "DURATION", value_parser = units::parse_limit, default_value = "none")]
     timeout: Limit,
@@ -133,12 +140,37 @@ async fn in_sandbox(ctx: &Context, args: &RunArgs) -> Outcome {
 
 async fn with_server(ctx: &Context, args: &RunArgs, client: &Client, signals: &mut Signals) -> Outcome {
     let vault = args.vault.as_deref().map(VaultFile::read).transpose()?;
+    let saved = args.record.as_deref().map(Saved::begin).transpose()?;
+    let lent = match &args.replay {
+        Some(file) => Some(Lent::send(ctx, client, file).await?),
+        None => None,
+    };
+    let outcome = with_recording(ctx, args, client, (vault.as_ref(), saved, lent.as_ref()), signals).await;
+    if let Some(lent) = lent.filter(|_| !args.keep) {
+        lent.take_back(ctx, client).await;
+    }
+    outcome
+}
+
+/// Runs the command, with what it is recorded to or answered from.
+async fn with_recording(
+    ctx: &Context,
+    args: &RunArgs,
+    client: &Client,
+    (vault, saved, lent): (Option<&VaultFile>, Option<Saved>, Option<&Lent>),
+    signals: &mut Signals,
+) -> Outcome {
     // The answer carries the id without which nothing could be removed, so it is awaited also when a signal came.
-    let sandbox = client.create(&request(ctx, args, vault.as_ref())?).await?;
+    let sandbox = client.create(&request(ctx, args, vault, lent)?).await?;
     let id = sandbox.id.as_str();
     let outcome = tokio::select! {
-        outcome = command_in(ctx, args, client, (id, vault.as_ref()), signals) => outcome,
+        outcome = command_in(ctx, args, client, (id, vault), signals) => outcome,
         never = renew(client, id, lifetime(ctx, args)) => match never {},
+    };
+    // While there is a sandbox, there is its recording.
+    let recorded = match (saved, &args.record) {
+        (Some(saved), Some(file)) if outcome.is_ok() => Some((file, saved.fill(client, id).await)),
+        _ => None,
     };
     if args.keep && outcome.is_ok() {
         ctx.printer.note(&format!("osb: the sandbox stays: {id} (end it with `osb sandbox kill {id}`)"));
@@ -146,7 +178,11 @@ async fn with_server(ctx: &Context, args: &RunArgs, client: &Client, signals: &m
         remove(ctx, client, id, signals).await;
     }
     let (end, captured) = outcome?;
-    exec::report(&ctx.printer, id, &end, &captured)
+    let reported = exec::report(&ctx.printer, id, &end, &captured);
+    if let Some((file, contents)) = recorded {
+        super::recording::tell(ctx, file, &contents?);
+    }
+    reported
 }
 
 /// Waits for the sandbox and runs the command in it.
@@ -287,7 +323,12 @@ async fn renew(client: &Client, id: &str, lifetime: Option<Duration>) -> Infalli
     }
 }
 
-fn request(ctx: &Context, args: &RunArgs, vault: Option<&VaultFile>) -> Result<CreateSandboxRequest, Failure> {
+fn request(
+    ctx: &Context,
+    args: &RunArgs,
+    vault: Option<&VaultFile>,
+    lent: Option<&Lent>,
+) -> Result<CreateSandboxRequest, Failure> {
     let mut limits = BTreeMap::new();
     let pids = args.pids.map(|pids| pids.to_string());
     for (name, value) in [("memory", &args.memory), ("cpu", &args.cpu), ("disk", &args.disk), ("pids", &pids)] {
@@ -299,6 +340,8 @@ fn request(ctx: &Context, args: &RunArgs, vault: Option<&VaultFile>) -> Result<C
     metadata.extend(args.name.clone().map(|name| ("name".to_owned(), name)));
     let env: BTreeMap<_, _> = args.env.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
     let allowed = super::policy::permitting(&args.allow);
+    let recorded = args.record.as_ref().map(|_| super::recording::recorded());
+    let recording = recorded.or(lent.map(|lent| super::recording::replayed(lent.id())));
     Ok(CreateSandboxRequest {
         image: Some(ImageSpec {
             uri: args.image.clone().unwrap_or_else(|| ctx.settings.image.value.clone()),
@@ -314,6 +357,7 @@ fn request(ctx: &Context, args: &RunArgs, vault: Option<&VaultFile>) -> Result<C
             ..allowed
         }),
         volumes: (!args.volume.is_empty()).then(|| volume::requested(&args.volume)),
+        extensions: recording.map(|extension| [extension].into()),
         credential_proxy: vault.map(|_| CredentialProxyConfig { enabled: true }),
         ..CreateSandboxRequest::default()
     })

@@ -196,6 +196,12 @@ pub struct CreateArgs {
     /// Tell every request on standard error
     #[arg(long, action = clap::ArgAction::SetTrue, help_heading = "Options")]
     verbose: bool,
+    /// Record what it fetches (`osb recording export` writes it to a file)
+    #[arg(long, conflicts_with = "replay")]
+    record: bool,
+    /// Answer it from this recording (`osb recording import`); nothing leaves it
+    #[arg(long, value_name = "RECORDING")]
+    replay: Option<String>,
     /// Volumes as JSON
     #[arg(long, value_name = "PATH")]
     volumes_file: Option<PathBuf>,
@@ -354,7 +360,9 @@ fn request(ctx: &Context, args: &CreateArgs, vault: Option<&VaultFile>) -> Resul
     extend(&mut request.env, args.env.iter().map(|(key, value)| (key.clone(), Some(value.clone()))), false);
     let name = args.name.clone().map(|name| ("name".to_owned(), name));
     extend(&mut request.metadata, args.metadata.iter().cloned().chain(name), false);
-    extend(&mut request.extensions, args.extension.iter().cloned(), false);
+    let recorded = args.record.then(super::recording::recorded);
+    let recording = recorded.or(args.replay.as_deref().map(super::recording::replayed));
+    extend(&mut request.extensions, args.extension.iter().cloned().chain(recording), false);
     let named = [("memory", &args.memory), ("cpu", &args.cpu), ("disk", &args.disk)];
     let named = named.into_iter().filter_map(|(name, value)| value.clone().map(|value| (name.to_owned(), value)));
     extend(&mut request.resource_limits, args.resource.iter().cloned().chain(named), !from_template);

@@ -248,19 +248,22 @@ impl Download<'_> {
 }
 
 /// A file without its name yet; removed if it never gets one.
-struct Partial {
-    file: tokio::fs::File,
+pub struct Partial {
+    /// To write to.
+    pub file: tokio::fs::File,
     path: PathBuf,
 }
 
 impl Partial {
-    fn create(directory: &Path) -> io::Result<Self> {
+    /// In the directory in which it will be.
+    pub fn create(directory: &Path) -> io::Result<Self> {
         let path = directory.join(format!(".osb-{}.partial", crate::client::execd::random_hex()));
         let file = fs::OpenOptions::new().write(true).create_new(true).open(&path)?;
         Ok(Self { file: tokio::fs::File::from_std(file), path })
     }
 
-    fn rename(mut self, target: &Path) -> io::Result<()> {
+    /// Gives it its name.
+    pub fn rename(mut self, target: &Path) -> io::Result<()> {
         fs::rename(&self.path, target)?;
         self.path = PathBuf::new();
         Ok(())

@@ -128,6 +128,12 @@ pub(super) const KEYS: &[Key] = &[
         "whether credentials may be bound to http, where everybody on the way reads them",
     ),
     key(
+        "egress.recording_max_bytes",
+        Kind::Integer { min: 1 << 20, max: 16 << 30 },
+        Some("1073741824"),
+        "how long the recording of one sandbox may get, and one that is uploaded",
+    ),
+    key(
         "storage.allowed_host_paths",
         Kind::List,
         Some("[]"),

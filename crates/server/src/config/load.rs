@@ -182,6 +182,7 @@ impl Values {
                 upstream_proxy: self.text("egress.upstream_proxy").map(SecretString::from),
                 upstream_direct: self.list("egress.upstream_direct"),
                 upstream_ca_pem: self.upstream_ca()?,
+                recording_max_bytes: number("egress.recording_max_bytes"),
                 vault_plain_http: self.get("egress.vault_plain_http").and_then(|v| v.as_bool()).expect("has a default"),
             },
             secure_runtime: self.secure_runtime()?,

@@ -157,6 +157,8 @@ pub struct Egress {
     pub upstream_direct: Vec<String>,
     /// Certificates, as PEM, by which origins may be verified beside those that the machine trusts.
     pub upstream_ca_pem: Vec<String>,
+    /// How long the recording of one sandbox may get, in bytes, and one that is uploaded.
+    pub recording_max_bytes: u64,
     /// Whether credentials may be bound to requests that are not encrypted.
     pub vault_plain_http: bool,
 }

@@ -474,6 +474,7 @@ impl Driver {
             }
         }
         self.app.sandboxes.remove(&self.row.id);
+        self.app.network.shelf.forget_sandbox(&self.row.id);
         self.app.ports.forget(self.row.id.as_str());
         tracing::info!(sandbox_id = %self.row.id, "sandbox is gone");
         Next::Gone

@@ -12,7 +12,7 @@ impl Driver {
     /// Changes the vault. Hosts that it will bind are stored before, those that it does bind afterwards: whoever dies
     /// meanwhile, no host that is bound is forgotten.
     pub(super) async fn change_vault(&mut self, change: &VaultChange) -> Result<Option<Shown>, ApiError> {
-        let Some(before) = self.row.credentials.clone() else {
+        let Some(before) = self.row.credentials.clone().filter(|_| self.row.spec.credential_proxy) else {
             return Err(vault_error(
                 Failure::Vault { refusal: Refusal::Absent, message: "credential vault not found".to_owned() }.into(),
             ));

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
-use egress::{ControlError, Failure};
+use egress::{Beside, ControlError, Failure};
 use lifecycle::runtime::Listeners;
 use lifecycle::spec::{Network as Shape, SandboxId, SandboxSpec};
 
@@ -55,7 +55,11 @@ impl Network {
         let source = self.source(spec.policy.as_ref());
         let expected = credentials.map(Credentials::expected);
         let (revision, names) = (spec.policy_revision, names.as_fd());
-        let attached = control.attach(id.as_str(), &listeners, names, revision, &source, expected.as_ref()).await;
+        let recording = self.shelf.recording_of(id, &spec.taping, self.config.recording_max_bytes);
+        let recording = recording.map_err(|error| format!("open the sandbox's recording: {error}"))?;
+        let recording = recording.as_ref().map(|(taping, file)| (*taping, file.as_fd()));
+        let beside = Beside { credentials: expected.as_ref(), recording };
+        let attached = control.attach_with(id.as_str(), &listeners, names, revision, &source, &beside).await;
         attached.map_err(|error| format!("serve the sandbox's network: {}", protocol::error::chain(&error)))
     }
 
@@ -107,7 +111,7 @@ impl Network {
             // A process that is gone serves nobody, and its successor is told of living sandboxes only.
             tracing::debug!(sandbox_id = %id, error = %protocol::error::chain(&error), "not detached");
         }
-        if spec.credential_proxy
+        if spec.needs_authority()
             && let Some(control) = self.control()
             && let Err(error) = control.forget(id.as_str()).await
         {

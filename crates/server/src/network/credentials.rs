@@ -151,7 +151,7 @@ impl Network {
     /// # Errors
     /// Why there is none.
     pub(crate) async fn authority(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<Option<String>, String> {
-        if !spec.credential_proxy {
+        if !spec.needs_authority() {
             return Ok(None);
         }
         let control = self.control().ok_or("this server has no egress process")?;

@@ -13,7 +13,9 @@ mod edit;
 pub(crate) mod events;
 mod keep;
 mod listen;
+pub(crate) mod recordings;
 mod settings;
+mod shelf;
 mod told;
 mod webhook;
 
@@ -37,6 +39,7 @@ pub(crate) use edit::Edit;
 pub(crate) use keep::keep;
 pub(crate) use listen::listen;
 pub(crate) use settings::{mistake_in, resolver};
+use shelf::Shelf;
 
 /// How long a start waits for the egress process.
 const START_WAIT: std::time::Duration = std::time::Duration::from_secs(2);
@@ -55,13 +58,22 @@ pub(crate) struct Network {
     config: Config,
     /// Where each sandbox has its file of names; in memory where nothing outlives this process.
     names: Option<PathBuf>,
+    /// Recordings.
+    pub(crate) shelf: Shelf,
     held: Mutex<HashMap<SandboxId, Arc<egress::Listeners>>>,
     counts: counts::Counts,
 }
 
 impl Network {
-    pub(crate) fn new(egress: Option<Egress>, config: Config, names: Option<PathBuf>) -> Self {
-        Self { egress, config, names, held: Mutex::default(), counts: counts::Counts::default() }
+    /// With where files of names and recordings are; both in memory or unnamed where nothing outlives this process.
+    pub(crate) fn new(
+        egress: Option<Egress>,
+        config: Config,
+        names: Option<PathBuf>,
+        recordings: Option<PathBuf>,
+    ) -> Self {
+        let shelf = Shelf::new(recordings);
+        Self { egress, config, names, shelf, held: Mutex::default(), counts: counts::Counts::default() }
     }
 
     /// Whether there is an egress process at all.

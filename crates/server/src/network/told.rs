@@ -177,6 +177,28 @@ pub(super) fn shown(event: &Event, at: &Position) -> NetworkEvent {
             status: Some(*status),
             ..because(reason, common)
         },
+        What::NotRecorded { flow, host, port, message } => NetworkEvent {
+            kind: "recording".into(),
+            reason: "not-recorded".into(),
+            message: message.clone(),
+            connection: Some(*flow),
+            name: Some(host.clone()),
+            port: Some(*port),
+            ..common
+        },
+        What::Replay { flow, host, port, method, path, status, message } => NetworkEvent {
+            kind: "replay".into(),
+            action: Some("deny".into()),
+            reason: "not-in-recording".into(),
+            message: message.clone(),
+            connection: Some(*flow),
+            name: Some(host.clone()),
+            port: Some(*port),
+            method: Some(method.clone()).filter(|method| !method.is_empty()),
+            path: Some(path.clone()).filter(|path| !path.is_empty()),
+            status: Some(*status).filter(|status| *status != 0),
+            ..common
+        },
         What::Vault { change, revision, credentials, bindings } => {
             let (word, message) = match change {
                 VaultChange::Created => ("created", "the credential vault was made"),
@@ -224,6 +246,7 @@ fn because(reason: &Reason, event: NetworkEvent) -> NetworkEvent {
         Reason::Unresolved { message } => ("unresolved", message.clone()),
         Reason::Unreachable { message } => ("unreachable", message.clone()),
         Reason::Vault { message } => ("vault", message.clone()),
+        Reason::NotInRecording => ("not-in-recording", "not in the recording that answers the sandbox".into()),
         Reason::Limit { what } => ("limit", what.clone()),
     };
     let rule = match reason {

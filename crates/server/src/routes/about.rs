@@ -51,6 +51,7 @@ pub(super) async fn capabilities(State(app): State<Arc<App>>) -> Json<Value> {
             "bucketVolumes": false,
             "networkPolicy": runtime.network != NO_NETWORK,
             "credentialProxy": runtime.network != NO_NETWORK,
+            "recordings": runtime.network != NO_NETWORK,
             "lifecycleHooks": ["preStart", "periodic", "beforePause", "afterResume", "beforeEnd"],
         },
         "limits": { "maxSandboxTimeoutSeconds": app.config.server.max_sandbox_timeout_seconds },

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use lifecycle::admit::{Rules, admit};
 use lifecycle::runtime::PullAuth;
-use lifecycle::spec::SandboxId;
+use lifecycle::spec::{SandboxId, Taping};
 use lifecycle::state;
 use protocol::egress::NetworkPolicy;
 use protocol::error::code;
@@ -172,6 +172,9 @@ async fn make(app: &Arc<App>, request: CreateSandboxRequest, once: Option<Once>)
     };
     let capabilities = app.capabilities();
     let mut admitted = admit(request, &capabilities, &rules)?;
+    if let Taping::Replay { recording } = &admitted.spec.taping {
+        app.network.shelf.check(recording)?;
+    }
     admitted.spec.network = app.network.shape(admitted.spec.policy.as_ref(), &capabilities.network)?;
     let id = SandboxId::parse(&uuid::Uuid::new_v4().hyphenated().to_string()).expect("a UUID is an id");
     let now = app.now();
@@ -185,8 +188,8 @@ async fn make(app: &Arc<App>, request: CreateSandboxRequest, once: Option<Once>)
             })
         })
         .transpose()?;
-    let credentials = admitted.spec.credential_proxy.then(|| Credentials::new(admitted.vault_demands));
-    if credentials.is_some() && admitted.spec.policy.as_ref().is_some_and(NetworkPolicy::allows_by_default) {
+    let credentials = admitted.spec.needs_authority().then(|| Credentials::new(admitted.vault_demands));
+    if admitted.spec.credential_proxy && admitted.spec.policy.as_ref().is_some_and(NetworkPolicy::allows_by_default) {
         tracing::warn!(sandbox_id = %id, "a sandbox with credentials allows by default; a policy that denies is safer");
     }
     let row = Row {

@@ -168,7 +168,7 @@ fn description(app: &App, row: &Row) -> String {
         let secret = SECRET_WORDS.iter().any(|word| upper.contains(word));
         line(&format!("Env {name}"), if secret { "********" } else { value });
     }
-    if let Some(credentials) = &row.credentials {
+    if let Some(credentials) = row.credentials.as_ref().filter(|_| spec.credential_proxy) {
         let (revision, held) = (credentials.revision, credentials.credentials);
         let (bindings, hosts) = (credentials.bindings, credentials.bound.len());
         let told = format!("revision {revision}, {held} credentials, {bindings} bindings, {hosts} hosts");

@@ -93,7 +93,11 @@ fn router(app: &Arc<App>) -> Router {
                     .patch(network::api::beneath)
                     .delete(network::api::beneath),
             )
-            .route(&at("/sandboxes/{id}/network/events"), get(network::events::read));
+            .route(&at("/sandboxes/{id}/network/events"), get(network::events::read))
+            .route(&at("/sandboxes/{id}/network/recording"), get(network::recordings::of_sandbox))
+            .route(&at("/sandboxes/{id}/network/recording/file"), get(network::recordings::download))
+            .route(&at("/recordings"), get(network::recordings::list).post(network::recordings::upload))
+            .route(&at("/recordings/{id}"), get(network::recordings::get).delete(network::recordings::remove));
     }
     router
         .fallback(not_found)

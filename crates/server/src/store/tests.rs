@@ -28,6 +28,7 @@ fn row(id: &str, second: i64, labels: &[(&str, &str)]) -> Row {
             policy: None,
             policy_revision: 0,
             credential_proxy: false,
+            taping: lifecycle::spec::Taping::None,
             access: lifecycle::spec::Access::default(),
             volumes: Vec::new(),
         },

@@ -106,12 +106,17 @@ fn line(event: &NetworkEvent) -> String {
     let time = event.at.split_once('T').map_or("", |(_, time)| time.get(..8).unwrap_or(time));
     let word = match (event.kind.as_str(), event.action.as_deref()) {
         ("vault", _) => return format!("{time}  vault   {}", printable(&event.message)),
+        ("recording", _) => "missed",
         (_, Some("deny")) => "deny",
         ("closed", _) => "closed",
         _ => "allow",
     };
     let what = event.name.as_deref().or(event.address.as_deref()).unwrap_or_default();
     let what = printable(what);
+    let asked = match (&event.kind[..], &event.method, &event.path) {
+        ("replay", Some(method), Some(path)) => format!("  {} {}", printable(method), printable(path)),
+        _ => String::new(),
+    };
     let what = match (&event.port, &event.record_type) {
         (Some(port), _) if what.contains(':') => format!("[{what}]:{port}"),
         (Some(port), _) => format!("{what}:{port}"),
@@ -126,7 +131,7 @@ fn line(event: &NetworkEvent) -> String {
         (Some(sent), Some(received)) => format!("  {sent} bytes sent, {received} received"),
         _ => String::new(),
     };
-    format!("{time}  {word:<6}  {what}{dialled}  {}{bytes}", printable(&event.message))
+    format!("{time}  {word:<6}  {what}{dialled}{asked}  {}{bytes}", printable(&event.message))
 }
 
 /// The command that would have permitted what was refused.

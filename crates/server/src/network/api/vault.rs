@@ -91,7 +91,7 @@ pub(super) async fn call(app: &App, sandbox: &Sandbox, rest: &str, request: Requ
 }
 
 async fn shown(app: &App, sandbox: &Sandbox) -> Result<Shown, ApiError> {
-    if sandbox.row().credentials.is_none() {
+    if !sandbox.row().spec.credential_proxy {
         return Err(absent("credential vault not found"));
     }
     match app.network.vault(sandbox.id()).await {
@@ -103,7 +103,7 @@ async fn shown(app: &App, sandbox: &Sandbox) -> Result<Shown, ApiError> {
 
 async fn change(app: &App, sandbox: &Sandbox, request: Request) -> Result<Response, ApiError> {
     let row = sandbox.row();
-    let Some(credentials) = &row.credentials else {
+    let Some(credentials) = row.credentials.as_ref().filter(|_| row.spec.credential_proxy) else {
         let message = "credential vault is not ready: the sandbox was made without credentialProxy.enabled";
         return Err(ApiError::new(StatusCode::PRECONDITION_FAILED, code::VAULT_NOT_READY, message));
     };
