@@ -1,12 +1,10 @@
 //! Signed links and secure access: who opens a port, and who does not.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::execd::Execd;
+use crate::common::{Answer, KEY, SECRET, Server, token};
 use bytes::Bytes;
-use common::execd::Execd;
-use common::{Answer, KEY, SECRET, Server, token};
 use http::{Method, Request};
 use http_body_util::Full;
 use ingress::links::Keys;

@@ -1,14 +1,12 @@
 //! Hooks around a pause and before the end: asked for at their moment, bounded, and told as events.
 
-mod common;
-
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::common::execd::Socket;
+use crate::common::{Server, id, token};
 use bytes::Bytes;
-use common::execd::Socket;
-use common::{Server, id, token};
 use http::{Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -61,7 +59,7 @@ impl Execd {
     }
 
     async fn is_asked(&self, times: usize) {
-        let asked = tokio::time::timeout(common::PATIENCE, async {
+        let asked = tokio::time::timeout(crate::common::PATIENCE, async {
             while self.asked().len() < times {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -98,7 +96,7 @@ async fn events(server: &Server, sandbox: &str) -> String {
     String::from_utf8(answer.body.to_vec()).expect("text")
 }
 
-async fn verb(server: &Server, sandbox: &str, verb: &str) -> common::Answer {
+async fn verb(server: &Server, sandbox: &str, verb: &str) -> crate::common::Answer {
     server.call(Method::POST, &format!("/v1/sandboxes/{sandbox}/{verb}"), None).await
 }
 

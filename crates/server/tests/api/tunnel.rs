@@ -1,11 +1,9 @@
 //! Raw TCP to a port, by an upgrade on the port's own path.
 
-mod common;
-
 use std::time::Duration;
 
-use common::execd::Execd;
-use common::{KEY, PATIENCE, Server, token};
+use crate::common::execd::Execd;
+use crate::common::{KEY, PATIENCE, Server, token};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};

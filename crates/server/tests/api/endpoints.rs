@@ -1,9 +1,7 @@
 //! Look-ups of endpoints: what the published clients do right after a create.
 
-mod common;
-
+use crate::common::{KEY, Server, body_with, token};
 use bytes::Bytes;
-use common::{KEY, Server, body_with, token};
 use http::Request;
 use http_body_util::Full;
 use lifecycle::fake::Call;
@@ -34,7 +32,7 @@ async fn os_014_clients_are_told_the_outer_address_and_the_server_uses_the_inner
     config.server.eip = Some("outer.example:443".to_owned());
     let server = Server::with(config).await;
     let id = server.create(json!({})).await;
-    let _execd = common::execd::Execd::serve(server.dir.path().join(format!("{id}.sock")));
+    let _execd = crate::common::execd::Execd::serve(server.dir.path().join(format!("{id}.sock")));
     for query in ["", "?use_server_proxy=true", "?expires=99999999999"] {
         let found = server.get(&format!("/v1/sandboxes/{id}/endpoints/44772{query}")).await.json();
         let endpoint = found["endpoint"].as_str().expect("an endpoint").to_owned();

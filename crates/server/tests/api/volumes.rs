@@ -1,8 +1,6 @@
 //! Named volumes over the fake runtime: rows, references and what becomes of them.
 
-mod common;
-
-use common::{Server, body_with};
+use crate::common::{Server, body_with};
 use lifecycle::fake::Call;
 use lifecycle::runtime::ErrorKind;
 use serde_json::{Value, json};

@@ -1,10 +1,8 @@
 //! A server that starts on the records of an earlier one.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Server, body_with, id};
+use crate::common::{Server, body_with, id};
 use lifecycle::fake::Call;
 use lifecycle::runtime::{ErrorKind, Exit, Observed, Runtime as _};
 use serde_json::json;
@@ -128,7 +126,7 @@ async fn sandboxes_that_nobody_remembers_are_removed() {
     let (runtime, dir) = Server::start().await.stop().await;
     runtime.plant(&id("orphan"), Observed::Running);
     let server = Server::again(server::Config::default(), runtime, dir).await;
-    let gone = tokio::time::timeout(common::PATIENCE, async {
+    let gone = tokio::time::timeout(crate::common::PATIENCE, async {
         while server.runtime.observe(&id("orphan")).await.expect("answers") != Observed::Absent {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -144,7 +142,7 @@ async fn what_was_thawed_behind_our_back_is_frozen_again() {
     let (runtime, dir) = server.stop().await;
     runtime.plant(&id(&paused), Observed::Running);
     let server = Server::again(server::Config::default(), runtime, dir).await;
-    let frozen = tokio::time::timeout(common::PATIENCE, async {
+    let frozen = tokio::time::timeout(crate::common::PATIENCE, async {
         while server.runtime.observe(&id(&paused)).await.expect("answers") != Observed::Paused {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

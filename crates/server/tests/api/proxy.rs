@@ -1,14 +1,12 @@
 //! Calls to execd and to ports of a sandbox, through the server.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::common::execd::Execd;
+use crate::common::{Answer, KEY, PATIENCE, Server, body_with, token};
 use bytes::Bytes;
-use common::execd::Execd;
-use common::{Answer, KEY, PATIENCE, Server, body_with, token};
 use futures_util::{SinkExt as _, StreamExt as _};
 use http::{Method, Request};
 use http_body_util::{BodyExt as _, Full};
@@ -257,7 +255,7 @@ async fn ex_023_each_way_of_not_answering_has_its_own_code() {
     for port in [44772, 18080, closed] {
         call(&server, &id, port, "/", &[]).await.is(409, "SANDBOX::SANDBOX_NOT_RUNNING");
     }
-    server.runtime.end(&common::id(&id), Exit::Exited { code: 1 });
+    server.runtime.end(&crate::common::id(&id), Exit::Exited { code: 1 });
     server.reaches(&id, "Failed").await;
     call(&server, &id, 44772, "/ping", &[]).await.is(409, "SANDBOX::SANDBOX_NOT_RUNNING");
 }
@@ -267,7 +265,7 @@ async fn os_021_an_execd_that_is_gone_is_noticed_at_the_next_call() {
     let server = Server::start().await;
     let (id, execd) = sandbox(&server).await;
     drop(execd);
-    server.runtime.plant(&common::id(&id), Observed::Ended(Exit::Signaled { signal: 9 }));
+    server.runtime.plant(&crate::common::id(&id), Observed::Ended(Exit::Signaled { signal: 9 }));
     call(&server, &id, 44772, "/ping", &[]).await.is(502, "BACKEND_CONNECTION_FAILED");
     server.reaches(&id, "Failed").await;
 }

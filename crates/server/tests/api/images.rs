@@ -1,9 +1,7 @@
 //! The image store over HTTP.
 
-mod common;
-
+use crate::common::{Answer, KEY, Server};
 use bytes::Bytes;
-use common::{Answer, KEY, Server};
 use http::Request;
 use http_body_util::Full;
 use serde_json::{Value, json};

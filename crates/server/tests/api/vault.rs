@@ -1,13 +1,11 @@
 //! The credential vault as clients see it, with a real egress process in a thread of the test; what it does to requests needs
 //! a kernel and an origin (`e2e/python`).
 
-mod common;
-
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::thread::JoinHandle;
 
+use crate::common::{KEY, Server, token};
 use bytes::Bytes;
-use common::{KEY, Server, token};
 use egress::{Boot, Control, Memory};
 use http::{Method, Request};
 use http_body_util::Full;
@@ -105,7 +103,7 @@ fn vault(id: &str) -> String {
     format!("/sandboxes/{id}/proxy/18080/credential-vault")
 }
 
-async fn patch(server: &Server, id: &str, body: Value) -> common::Answer {
+async fn patch(server: &Server, id: &str, body: Value) -> crate::common::Answer {
     server.call(Method::PATCH, &vault(id), Some(body)).await
 }
 
@@ -114,7 +112,7 @@ async fn a_vault_is_made_changed_read_and_deleted_as_published() {
     let (_supervisor, egress) = Supervisor::start();
     let server = Server::with_egress(egress).await;
     let id = server.create(with_proxy()).await;
-    let pem = server.runtime.authority(&common::id(&id)).expect("its programs trust it");
+    let pem = server.runtime.authority(&crate::common::id(&id)).expect("its programs trust it");
     assert!(pem.starts_with("-----BEGIN CERTIFICATE-----"));
     let at = vault(&id);
     server.get(&at).await.is(404, "SANDBOX::CREDENTIAL_VAULT_NOT_FOUND");
@@ -163,7 +161,7 @@ async fn a_vault_needs_a_sandbox_that_was_made_for_it_and_the_order_of_checks_is
     let server = Server::with_egress(egress).await;
     let policy = json!({ "networkPolicy": {} });
     let plain = server.create(policy).await;
-    assert_eq!(server.runtime.authority(&common::id(&plain)), None);
+    assert_eq!(server.runtime.authority(&crate::common::id(&plain)), None);
     let broken = json!("no request");
     server.post(&vault(&plain), broken.clone()).await.is(412, "SANDBOX::CREDENTIAL_VAULT_NOT_READY");
     patch(&server, &plain, broken.clone()).await.is(412, "SANDBOX::CREDENTIAL_VAULT_NOT_READY");
@@ -193,12 +191,12 @@ async fn a_create_with_the_proxy_needs_a_policy_and_a_network() {
     let (_supervisor, egress) = Supervisor::start();
     let server = Server::with_egress(egress).await;
     let proxy = json!({ "credentialProxy": { "enabled": true } });
-    assert_eq!(server.post("/v1/sandboxes", common::body_with(proxy)).await.status, 422);
+    assert_eq!(server.post("/v1/sandboxes", crate::common::body_with(proxy)).await.status, 422);
     assert_eq!(server.get("/v1/capabilities").await.json()["features"]["credentialProxy"], true);
     let nowhere = Server::start().await;
     let refused = nowhere.post(
         "/v1/sandboxes",
-        common::body_with(json!({
+        crate::common::body_with(json!({
             "credentialProxy": { "enabled": true }, "networkPolicy": {},
         })),
     );
@@ -246,13 +244,13 @@ async fn a_vault_outlives_the_egress_process_and_the_server() {
     supervisor.restart().await;
     assert_eq!(until_served(&server, &id).await, made);
     assert_eq!(patch(&server, &id, json!({})).await.json()["revision"], 2);
-    let pem = server.runtime.authority(&common::id(&id));
+    let pem = server.runtime.authority(&crate::common::id(&id));
     let (runtime, dir) = server.stop().await;
     let server = Server::again_with_egress(runtime, dir, supervisor.egress()).await;
     assert_eq!(until_served(&server, &id).await["revision"], 2);
     supervisor.restart().await;
     assert_eq!(until_served(&server, &id).await["revision"], 2);
-    assert_eq!(server.runtime.authority(&common::id(&id)), pem);
+    assert_eq!(server.runtime.authority(&crate::common::id(&id)), pem);
     let uncovering = server.call(Method::PUT, &format!("/v1/sandboxes/{id}/networkpolicy"), Some(json!({}))).await;
     uncovering.is(400, "SANDBOX::CREDENTIAL_VAULT_INVALID");
 }
@@ -271,7 +269,7 @@ async fn when_all_who_held_it_are_gone_the_vault_is_lost_and_says_so_until_it_is
         }
         server.get(&vault(&id)).await
     };
-    let lost = tokio::time::timeout(common::PATIENCE, lost).await.expect("in time");
+    let lost = tokio::time::timeout(crate::common::PATIENCE, lost).await.expect("in time");
     lost.is(404, "SANDBOX::CREDENTIAL_VAULT_LOST");
     assert!(lost.message().contains("was lost"), "{}", lost.message());
     server.post(&vault(&id), filled()).await.is(412, "SANDBOX::CREDENTIAL_VAULT_NOT_READY");
@@ -298,7 +296,7 @@ async fn where_authorities_outlive_everybody_a_lost_vault_is_filled_again() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(common::PATIENCE, known).await.expect("in time");
+    tokio::time::timeout(crate::common::PATIENCE, known).await.expect("in time");
     server.get(&vault(&filled_before)).await.is(404, "SANDBOX::CREDENTIAL_VAULT_LOST");
     for id in [&filled_before, &empty] {
         assert_eq!(server.post(&vault(id), filled()).await.status, 201);
@@ -323,7 +321,7 @@ async fn a_deleted_sandbox_and_one_that_could_not_be_made_are_forgotten() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(common::PATIENCE, forgotten).await.expect("in time");
+    tokio::time::timeout(crate::common::PATIENCE, forgotten).await.expect("in time");
 }
 
 #[tokio::test]
@@ -353,7 +351,7 @@ async fn bindings_must_be_scoped_and_secrets_encrypted_where_the_create_says_so(
     post(&trusting_nobody, "https").await.is(426, "SANDBOX::CREDENTIAL_VAULT_NEEDS_TLS");
     assert_eq!(server.post(&vault(&trusting_nobody), filled()).await.status, 201, "from this machine itself");
     for (name, value) in [("REQUIRE_TLS", "perhaps"), ("TRUSTED_PROXY_CIDRS", "everybody")] {
-        let refused = server.post("/v1/sandboxes", common::body_with(with(name, value))).await;
+        let refused = server.post("/v1/sandboxes", crate::common::body_with(with(name, value))).await;
         assert_eq!(refused.status, 400);
         assert!(refused.message().contains(name), "{}", refused.message());
     }
@@ -401,5 +399,5 @@ async fn until_served(server: &Server, id: &str) -> Value {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(common::PATIENCE, served).await.expect("in time")
+    tokio::time::timeout(crate::common::PATIENCE, served).await.expect("in time")
 }

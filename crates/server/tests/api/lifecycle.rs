@@ -1,10 +1,8 @@
 //! Sandboxes over the API: made, found, changed, ended.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Server, body_with, id};
+use crate::common::{Server, body_with, id};
 use http::Method;
 use lifecycle::fake::Call;
 use lifecycle::runtime::{ErrorKind, Exit, Observed};
@@ -150,7 +148,7 @@ async fn an_end_shows_its_reason_and_exit() {
         (Exit::Signaled { signal: 9 }, "Failed", "SIGNALED", json!({ "kind": "signaled", "signal": 9 })),
     ] {
         let id = server.create(json!({})).await;
-        server.runtime.end(&common::id(&id), exit);
+        server.runtime.end(&crate::common::id(&id), exit);
         server.reaches(&id, state).await;
         let status = server.get(&format!("/v1/sandboxes/{id}")).await.json()["status"].clone();
         assert_eq!((&status["reason"], &status["exit"]), (&json!(reason), &shown));
@@ -256,9 +254,9 @@ async fn diagnostics_come_with_and_without_scope() {
         assert!(text.contains("shown") && !text.contains("planted"), "{text}");
     }
     server.get("/v1/sandboxes/nope/diagnostics/logs").await.is(404, "SANDBOX::SANDBOX_NOT_FOUND");
-    server.runtime.end(&common::id(&id), Exit::Exited { code: 1 });
+    server.runtime.end(&crate::common::id(&id), Exit::Exited { code: 1 });
     server.reaches(&id, "Failed").await;
-    let kept = tokio::time::timeout(common::PATIENCE, async {
+    let kept = tokio::time::timeout(crate::common::PATIENCE, async {
         loop {
             let logs = server.get(&at("logs?scope=all")).await.json();
             if logs["content"] == format!("console of {id}") {

@@ -1,5 +1,4 @@
 //! A real server over TCP, with the fake runtime behind it.
-#![allow(dead_code, reason = "each test binary uses its part")]
 
 pub mod execd;
 

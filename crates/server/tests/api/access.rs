@@ -1,13 +1,11 @@
 //! What an access to a port does to its sandbox: it renews it, keeps it awake and wakes it.
 
-mod common;
-
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::common::execd::Execd;
+use crate::common::{Answer, KEY, PATIENCE, Server, body_with};
 use bytes::Bytes;
-use common::execd::Execd;
-use common::{Answer, KEY, PATIENCE, Server, body_with};
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1;

@@ -1,9 +1,7 @@
 //! What holds for every answer: keys, request ids, codes, shapes.
 
-mod common;
-
+use crate::common::{KEY, Server, body_with};
 use bytes::Bytes;
-use common::{KEY, Server, body_with};
 use http::{Method, Request};
 use http_body_util::Full;
 use serde_json::{Value, json};

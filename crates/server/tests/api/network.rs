@@ -1,13 +1,11 @@
 //! What clients are told of a sandbox's network where there is none or its egress process refuses; the rest needs a kernel
 //! (`e2e/python`).
 
-mod common;
-
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex};
 
+use crate::common::{Server, token};
 use bytes::Bytes;
-use common::{Server, token};
 use http::Request;
 use http_body_util::Full;
 use rustix::net::{RecvFlags, SendFlags};
@@ -64,20 +62,20 @@ fn answer(request: &Value, refusals: &mut (&'static str, u32)) -> Value {
 async fn a_sandbox_that_the_egress_process_does_not_serve_is_failed_with_the_cause_and_removed() {
     let (process, egress) = Refusing::start("attach", 1);
     let server = Server::with_egress(egress).await;
-    let answer = server.post("/v1/sandboxes?wait=20", common::body_with(json!({}))).await.json();
+    let answer = server.post("/v1/sandboxes?wait=20", crate::common::body_with(json!({}))).await.json();
     let (id, status) = (answer["id"].as_str().expect("an id"), &answer["status"]);
     assert_eq!(status["state"], "Failed", "{status}");
     assert!(status["message"].as_str().expect("words").contains("listen: no room"), "{status}");
-    let id = common::id(id);
+    let id = crate::common::id(id);
     let removed = async {
         while server.runtime.reachable(&id).is_some() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(common::PATIENCE, removed).await.expect("nothing of it is left");
+    tokio::time::timeout(crate::common::PATIENCE, removed).await.expect("nothing of it is left");
     assert_eq!(process.asked("attach").len(), 1);
     let good = server.create(json!({})).await;
-    assert!(server.runtime.reachable(&common::id(&good)).is_some_and(|ranges| !ranges.is_empty()));
+    assert!(server.runtime.reachable(&crate::common::id(&good)).is_some_and(|ranges| !ranges.is_empty()));
 }
 
 #[tokio::test]
