@@ -5,7 +5,7 @@ use lifecycle::runtime::{Exit, Receipt};
 use lifecycle::spec::{Limits, SandboxId, SandboxSpec};
 use lifecycle::state::State;
 
-use super::{Error, Filter, Row, Store};
+use super::{Error, Filter, Inserted, Once, Row, Store};
 use crate::network::Credentials;
 
 fn row(id: &str, second: i64, labels: &[(&str, &str)]) -> Row {
@@ -77,11 +77,27 @@ async fn what_is_known_of_credentials_is_kept_with_the_row_and_forgotten_with_it
     row.credentials = Some(known);
     assert_eq!(store.load().await.expect("loads"), vec![row.clone()]);
     store.transition(&row).await.expect("updates");
-    assert_eq!(store.list(Filter::default(), 1, 20).await.expect("lists").rows, vec![row.clone()]);
+    // Lists do not show them.
+    let listed = Row { credentials: None, ..row.clone() };
+    assert_eq!(store.list(Filter::default(), 1, 20).await.expect("lists").rows, vec![listed]);
     store.forget(&row.id).await.expect("forgets");
     row.credentials = None;
     store.insert(&row, None).await.expect("inserts");
     assert_eq!(store.load().await.expect("loads"), vec![row]);
+}
+
+#[tokio::test]
+async fn a_key_is_one_sandboxes_for_a_day() {
+    let store = Store::in_memory().await.expect("opens");
+    let once = |body: &str| Some(Once::new("key".to_owned(), body.as_bytes()));
+    let hour = 3600;
+    assert_eq!(store.insert(&row("one", 0, &[]), once("body")).await.expect("inserts"), Inserted::New);
+    for (body, is_same) in [("body", true), ("other", false)] {
+        let earlier = Inserted::Earlier { id: "one".to_owned(), is_same };
+        assert_eq!(store.insert(&row("two", 23 * hour, &[]), once(body)).await.expect("looks"), earlier);
+    }
+    assert_eq!(store.load().await.expect("loads").len(), 1);
+    assert_eq!(store.insert(&row("two", 25 * hour, &[]), once("other")).await.expect("inserts"), Inserted::New);
 }
 
 #[tokio::test]
