@@ -56,14 +56,19 @@ def sandbox(client):
     return client.create()
 
 
-@pytest.fixture(scope="session")
-def raw(server):
-    """Plain HTTP with the key, for what the published client cannot send."""
-    with httpx.Client(
+def plain(server):
+    """A client by plain HTTP, with the key."""
+    return httpx.Client(
         base_url=f"http://{server.domain}/v1",
         headers={"OPEN-SANDBOX-API-KEY": server.key, "User-Agent": "raw"},
         timeout=60,
-    ) as made:
+    )
+
+
+@pytest.fixture(scope="session")
+def raw(server):
+    """Plain HTTP with the key, for what the published client cannot send."""
+    with plain(server) as made:
         yield made
 
 

@@ -8,12 +8,41 @@ and gets a line for each request.
 """
 
 import base64
+import contextlib
 import http.server
 import json
 import pathlib
 import ssl
 import subprocess
 import sys
+
+
+@contextlib.contextmanager
+def serving(world, directory, secret):
+    """The origins, at port 443 of every address of the world."""
+    server = subprocess.Popen(
+        ["ip", "netns", "exec", world.name, sys.executable, __file__, directory, secret, "443"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout.readline() == "ready\n", "the secure origins did not start"
+    yield
+    server.kill()
+    server.wait()
+
+
+def made_in(tmp_path_factory, name):
+    """A directory that servers of every user can read, with an authority."""
+    made = tmp_path_factory.mktemp(name)
+    for parent in (made, made.parent, made.parent.parent):
+        parent.chmod(0o755)
+    make_authority(made)
+    return made
+
+
+def configuration(world, directory):
+    """A server that finds these origins and believes them."""
+    return f'[egress]\nresolvers = ["{world.resolver}"]\nupstream_ca = ["{directory}/ca.pem"]\n'
 
 
 def make_authority(directory):

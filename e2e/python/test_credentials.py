@@ -4,14 +4,12 @@ The worked example of docs/vault.md: a package index and a model API are allowed
 """
 
 import base64
-import contextlib
 import json
 import os
 import pathlib
 import shutil
 import signal
 import subprocess
-import sys
 
 import pytest
 from opensandbox.models.sandboxes import (
@@ -37,11 +35,7 @@ HERE = pathlib.Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    made = tmp_path_factory.mktemp("secure")
-    for parent in (made, made.parent, made.parent.parent):
-        parent.chmod(0o755)
-    secure.make_authority(made)
-    return made
+    return secure.made_in(tmp_path_factory, "secure")
 
 
 @pytest.fixture(scope="module")
@@ -49,29 +43,14 @@ def world(directory):
     made = internet.Internet(ports=(7001,))
     for name in ("api.test", "index.test", "open.test"):
         made.zone[name] = [made.public]
-    with origins(made, directory):
+    with secure.serving(made, directory, SECRET):
         yield made
     made.close()
 
 
-@contextlib.contextmanager
-def origins(world, directory):
-    """The secure origins, at port 443 of every address of the world."""
-    server = subprocess.Popen(
-        ["ip", "netns", "exec", world.name, sys.executable, HERE / "secure.py", directory, SECRET, "443"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert server.stdout.readline() == "ready\n", "the secure origins did not start"
-    yield
-    server.kill()
-    server.wait()
-
-
 @pytest.fixture(scope="module")
 def server(world, directory, tmp_path_factory):
-    configuration = f'[egress]\nresolvers = ["{world.resolver}"]\nupstream_ca = ["{directory}/ca.pem"]\n'
-    with osb.running(tmp_path_factory, "osb-credentials", configuration) as started:
+    with osb.running(tmp_path_factory, "osb-credentials", secure.configuration(world, directory)) as started:
         yield started
 
 

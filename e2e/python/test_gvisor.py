@@ -12,11 +12,12 @@ import time
 import pytest
 
 import osb
+import secure
 import test_credentials as credentials
 import test_network as network
 import test_volumes as volume
 
-from conftest import minimal
+from conftest import minimal, plain
 from test_commands import (  # noqa: F401
     test_a_timeout_ends_the_whole_group,
     test_background_has_status_and_logs,
@@ -60,7 +61,7 @@ def world():
 @pytest.fixture(scope="module")
 def origins(world, directory):
     """The secure origins, with what they were asked in the directory."""
-    with credentials.origins(world, directory):
+    with secure.serving(world, directory, credentials.SECRET):
         yield
 
 
@@ -91,7 +92,7 @@ def client(one_client):
 
 
 def receipt(net, sandbox):
-    with network.raw(net) as http:
+    with plain(net) as http:
         return http.get(f"/sandboxes/{sandbox.id}").json()["receipt"]
 
 
@@ -110,7 +111,7 @@ def test_the_kernel_is_gvisors_and_everybody_is_told(net, client, sandbox):
     assert told["isolation"]["kind"] == "gvisor" and told["isolation"]["version"]
     assert told["seccomp"] and told["noNewPrivs"] and len(told["namespaces"]) == 7
     assert not any("NET" in name or name == "CAP_SYS_ADMIN" for name in told["capabilities"]), told
-    with network.raw(net) as http:
+    with plain(net) as http:
         assert http.get("/capabilities").json()["runtime"]["isolation"] == told["isolation"]
 
 
@@ -168,7 +169,7 @@ def test_memory_that_runs_out_ends_the_sandbox_and_is_told(net, client):
     sandbox = client.create(resource={"memory": "192Mi"})
     with pytest.raises(Exception):  # noqa: B017  the connection ends with the sandbox
         sandbox.commands.run("python3 -c 'x = bytearray(400 << 20); print(len(x))'")
-    with network.raw(net) as http:
+    with plain(net) as http:
         until(lambda: state_of(http, sandbox.id) != "Running")
         assert http.get(f"/sandboxes/{sandbox.id}").json()["status"]["exit"]["kind"] == "oom"
 
@@ -178,21 +179,21 @@ def test_a_fork_bomb_ends_its_own_sandbox(net, client):
     bomb = "import os, time\nwhile os.fork(): pass\ntime.sleep(60)"
     with pytest.raises(Exception):  # noqa: B017  the connection ends with the sandbox
         sandbox.commands.run(f'python3 -c "{bomb}"')
-    with network.raw(net) as http:
+    with plain(net) as http:
         until(lambda: state_of(http, sandbox.id) != "Running")
         assert http.get(f"/sandboxes/{sandbox.id}").json()["status"]["exit"]["kind"] == "pids"
     assert said(other, "echo lives") == "lives"
 
 
 def test_isolated_sessions_are_refused_by_name(net, sandbox):
-    with network.raw(net) as http:
+    with plain(net) as http:
         where = http.get(f"/sandboxes/{sandbox.id}/endpoints/44772").json()
         answer = http.post(f"http://{where['endpoint']}/v1/isolated/session", headers=where["headers"], json={})
         assert answer.status_code == 503 and "solated" in answer.text, (answer.status_code, answer.text)
 
 
 def test_the_exit_of_the_main_process_is_its_own(net, client):
-    with network.raw(net) as http:
+    with plain(net) as http:
         for entrypoint, expected in (
             ("sleep 0.5; exit 9", {"kind": "exited", "code": 9}),
             ("sleep 0.5; kill -15 $$", {"kind": "signaled", "signal": 15}),
@@ -208,7 +209,7 @@ def test_a_deadline_ends_it_and_nothing_is_left(net):
     def left():
         return [line for line in processes() if "runsc-" in line]
 
-    with network.raw(net) as http:
+    with plain(net) as http:
         before = (left(), mounts(), sorted(path.name for path in (net.data / "sandboxes").iterdir()))
         made = http.post("/sandboxes", json=minimal(timeout=60)).json()["id"]
         until(lambda: http.get(f"/sandboxes/{made}").json()["status"]["state"] == "Running", 30)
@@ -233,7 +234,7 @@ def test_it_lives_on_when_the_jailer_and_the_server_are_killed(net, client, sand
 
 
 def lives(net, sandbox):
-    with network.raw(net) as http:
+    with plain(net) as http:
         try:
             return http.get(f"/sandboxes/{sandbox.id}").json()["status"]["state"] == "Running"
         except network.httpx.HTTPError:

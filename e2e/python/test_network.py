@@ -17,7 +17,7 @@ from opensandbox.models.sandboxes import NetworkPolicy, NetworkRule
 import clients
 import internet
 import osb
-from conftest import minimal
+from conftest import minimal, plain
 
 # Says of each HOST|PORT what came of it: `open ADDRESS PORT` as the origin sees it, an errno, or `no name`.
 PROBE = """
@@ -125,14 +125,6 @@ def net(server):
     return server
 
 
-def raw(net):
-    return httpx.Client(
-        base_url=f"http://{net.domain}/v1",
-        headers={"OPEN-SANDBOX-API-KEY": net.key, "User-Agent": "raw"},
-        timeout=60,
-    )
-
-
 def allow(*targets):
     return NetworkPolicy(defaultAction="deny", egress=[NetworkRule(action="allow", target=target) for target in targets])
 
@@ -236,7 +228,7 @@ def test_addresses_networks_and_wildcards(world, client):
 
 
 def test_ports(world, net, one_client):
-    with raw(net) as http:
+    with plain(net) as http:
         policy = {"egress": [rule("allow", "origin.test", 7001), rule("allow", world.other, 7002)]}
         made = http.post("/sandboxes?wait=30", json=minimal(networkPolicy=policy))
         assert made.status_code == 202, made.text
@@ -280,7 +272,7 @@ def test_what_means_nothing_is_refused_by_its_field(client, target, field):
 
 
 def test_unknown_values_are_refused_and_never_guessed(net):
-    with raw(net) as http:
+    with plain(net) as http:
         for policy, field in [
             ({"defaultAction": "block"}, "networkPolicy.defaultAction"),
             ({"egres": []}, "networkPolicy.egres"),
@@ -297,7 +289,7 @@ def test_unknown_values_are_refused_and_never_guessed(net):
 def policy_port(net, one_client):
     """The policy API of a sandbox that may reach origin.test: its sandbox and a client with the published header."""
     sandbox = one_client.create(network_policy=allow("origin.test"))
-    with raw(net) as http:
+    with plain(net) as http:
         where = http.get(f"/sandboxes/{sandbox.id}/endpoints/18080").json()
     assert list(where["headers"]) == ["OPENSANDBOX-EGRESS-AUTH"]
     with httpx.Client(base_url=f"http://{where['endpoint']}", headers={**where["headers"], "User-Agent": "raw"}, timeout=60) as made:
@@ -322,7 +314,7 @@ def test_the_calls_of_the_policy_port(net, policy_port):
     # The header is for this port and no other.
     elsewhere = str(port.base_url).replace("18080", "44772")
     assert httpx.get(f"{elsewhere}ping", headers=dict(port.headers)).status_code == 401
-    with raw(net) as http:
+    with plain(net) as http:
         beneath = f"/sandboxes/{sandbox.id}/networkpolicy"
         assert http.get(beneath).json()["mode"] == "deny_all"
         assert http.put(beneath, json={"egress": [rule("allow", "a.test")]}).status_code == 200
@@ -433,7 +425,7 @@ def test_what_the_operator_denies_no_policy_opens(world, net, one_client):
     world.zone["always.test"] = [world.public]
     sandbox = one_client.create(network_policy=allow("always.test", "origin.test"))
     assert reach(sandbox, ("always.test", 7001), ("origin.test", 7001)) == ["no name", f"open {world.public} 7001"]
-    with raw(net) as http:
+    with plain(net) as http:
         (event,) = [one for one in http.get(f"/sandboxes/{sandbox.id}/network/events").json()["events"] if one["name"] == "always.test"][:1]
     assert (event["rule"]["list"], event.get("permit")) == ("always_deny", None)
 
@@ -441,7 +433,7 @@ def test_what_the_operator_denies_no_policy_opens(world, net, one_client):
 def test_events_tell_what_was_refused_and_what_would_permit_it(world, net, one_client):
     sandbox = one_client.create(network_policy=allow("origin.test", "private.test"))
     reach(sandbox, ("origin.test", 7001), ("other.test", 7001), ("private.test", 7001))
-    with raw(net) as http:
+    with plain(net) as http:
         path = f"/sandboxes/{sandbox.id}/network/events"
         events = lambda: http.get(path).json()["events"]  # noqa: E731
         until(lambda: any(one["kind"] == "closed" for one in events()), events)
@@ -472,7 +464,7 @@ class Watching:
 
     def read(self, net, sandbox, after):
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
-        with raw(net) as http, http.stream("GET", f"/sandboxes/{sandbox.id}/network/events", headers=headers, timeout=None) as answer:
+        with plain(net) as http, http.stream("GET", f"/sandboxes/{sandbox.id}/network/events", headers=headers, timeout=None) as answer:
             message = {}
             for line in answer.iter_lines():
                 if line:
@@ -500,7 +492,7 @@ def test_the_stream_of_events_goes_on_with_a_new_egress_process(world, net, one_
     until(lambda: "restarted" in watching.kinds(), lambda: watching.messages)
     until(lambda: reach(sandbox, ("origin.test", 7001)) == [f"open {world.public} 7001"], lambda: net.log())
     until(lambda: "connection" in watching.kinds()[watching.kinds().index("restarted") :], lambda: watching.messages)
-    with raw(net) as http:
+    with plain(net) as http:
         told = http.get(f"/sandboxes/{sandbox.id}/network/events", params={"after": cursor}).json()
         assert told["restarted"] and told["events"], told
     sandbox.kill()
@@ -554,7 +546,7 @@ def test_os_078_a_change_is_whole_whoever_asked_for_it_leaves(world, net, one_cl
                 f"PATCH /v1/sandboxes/{sandbox.id}/networkpolicy HTTP/1.1\r\nHost: {net.direct}\r\n"
                 f"OPEN-SANDBOX-API-KEY: {net.key}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
             )
-    with raw(net) as http:
+    with plain(net) as http:
         last = http.patch(f"/sandboxes/{sandbox.id}/networkpolicy", json=[rule("allow", "last.test")])
         assert last.status_code == 200, last.text
         rules = http.get(f"/sandboxes/{sandbox.id}/networkpolicy").json()["policy"]["egress"]
@@ -568,7 +560,7 @@ def test_os_078_a_change_is_whole_whoever_asked_for_it_leaves(world, net, one_cl
 
 
 def test_a_pause_keeps_the_policy(world, net, one_client):
-    with raw(net) as http:
+    with plain(net) as http:
         sandbox = one_client.create(network_policy=allow("origin.test"))
         if not http.get("/capabilities").json()["runtime"]["pause"]:
             # An ordinary user without a control group cannot pause; then it is refused and everything holds as it was.
@@ -653,7 +645,7 @@ def test_the_policy_commands(world, net, one_client):
 def test_watch_tells_how_to_permit_what_was_refused(world, net, one_client):
     sandbox = one_client.create(network_policy=allow("private.test"))
     reach(sandbox, ("origin.test", 7001), ("origin.test", 7001), ("private.test", 7001))
-    with raw(net) as http:
+    with plain(net) as http:
         path = f"/sandboxes/{sandbox.id}/network/events"
         until(lambda: len(http.get(path).json()["events"]) >= 3, lambda: http.get(path).text)
     shown = []

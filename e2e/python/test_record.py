@@ -1,16 +1,11 @@
 """What a sandbox fetches is recorded and served again with the network off: the same bytes, and nothing is dialled."""
 
 import base64
-import contextlib
 import json
 import os
-import pathlib
 import re
 import signal
-import subprocess
-import sys
 
-import httpx
 import pytest
 from opensandbox.models.sandboxes import (
     Credential,
@@ -26,8 +21,10 @@ import internet
 import osb
 import secure
 
+from conftest import minimal, plain
+
 SECRET = "planted-93bd-index-login"
-HERE = pathlib.Path(__file__).parent
+LOGIN = base64.b64encode(f"user:{SECRET}".encode()).decode()
 HOSTS = ("api.test", "index.test", "open.test")
 # What a program fetches: by curl over both HTTPs, by Python, and a package by pip.
 FETCH = r"""
@@ -47,11 +44,7 @@ sha256sum one two api python *.whl
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    made = tmp_path_factory.mktemp("record")
-    for parent in (made, made.parent, made.parent.parent):
-        parent.chmod(0o755)
-    secure.make_authority(made)
-    return made
+    return secure.made_in(tmp_path_factory, "record")
 
 
 @pytest.fixture(scope="module")
@@ -63,35 +56,15 @@ def world(directory):
     made.close()
 
 
-@contextlib.contextmanager
-def origins(world, directory):
-    """The secure origins, for as long as something is recorded."""
-    login = base64.b64encode(f"user:{SECRET}".encode()).decode()
-    server = subprocess.Popen(
-        ["ip", "netns", "exec", world.name, sys.executable, HERE / "secure.py", directory, SECRET, "443"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert server.stdout.readline() == "ready\n", "the secure origins did not start"
-    yield login
-    server.kill()
-    server.wait()
-
-
 @pytest.fixture(scope="module")
 def server(world, directory, tmp_path_factory):
-    configuration = f'[egress]\nresolvers = ["{world.resolver}"]\nupstream_ca = ["{directory}/ca.pem"]\n'
-    with osb.running(tmp_path_factory, "osb-record", configuration) as started:
+    with osb.running(tmp_path_factory, "osb-record", secure.configuration(world, directory)) as started:
         yield started
 
 
 @pytest.fixture
 def api(server):
-    with httpx.Client(
-        base_url=f"http://{server.domain}/v1",
-        headers={"OPEN-SANDBOX-API-KEY": server.key, "User-Agent": "raw"},
-        timeout=60,
-    ) as made:
+    with plain(server) as made:
         yield made
 
 
@@ -117,14 +90,14 @@ def digests(sandbox):
     return found
 
 
-def fill(sandbox, login):
+def fill(sandbox):
     def binding(name, host, **auth):
         return CredentialBinding(name=name, match=CredentialMatch(hosts=[host]), auth=CredentialAuth(**auth))
 
     sandbox.credential_vault.create(
         credentials=[
             Credential(name="model", source={"type": "inline", "value": SECRET}),
-            Credential(name="index", source={"type": "inline", "value": login}),
+            Credential(name="index", source={"type": "inline", "value": LOGIN}),
         ],
         bindings=[
             binding("model", "api.test", type="bearer", credential="model"),
@@ -148,19 +121,19 @@ def recorded(world, directory, server, tmp_path_factory):
     import clients
 
     client = clients.Client("sync", server.domain, server.key)
-    with origins(world, directory) as login:
+    with secure.serving(world, directory, SECRET):
         sandbox = client.create(
             network_policy=policy(),
             credential_proxy=CredentialProxyConfig(enabled=True),
             extensions={"osb.network.record": "on"},
         )
-        fill(sandbox, login)
+        fill(sandbox)
         found = digests(sandbox)
         # The successor of an egress process that is killed goes on.
         os.kill(server.child("egress-proxy"), signal.SIGKILL)
         code, _, err = run(sandbox, "curl -fsS --retry 10 --retry-all-errors --retry-delay 0 https://open.test/later")
         assert code == 0, err
-        with httpx.Client(base_url=f"http://{server.domain}/v1", headers={"OPEN-SANDBOX-API-KEY": server.key}) as api:
+        with plain(server) as api:
             state = api.get(f"/sandboxes/{sandbox.id}/network/recording").json()
             answer = api.get(f"/sandboxes/{sandbox.id}/network/recording/file")
     assert state["exchanges"] >= 6 and not state["full"], state
@@ -231,7 +204,6 @@ def test_uploads_that_are_no_recordings_are_refused_with_why(recorded, api):
 
 
 def test_mistakes_at_create_are_named(api):
-    from conftest import minimal
 
     for extensions, field in [
         ({"osb.network.record": "yes"}, "osb.network.record"),
@@ -257,7 +229,7 @@ def by_command(world, directory, server):
     if server.user:
         os.chown(place, server.user.pw_uid, server.user.pw_gid)
     file = str(place / "web.rec")
-    with origins(world, directory):
+    with secure.serving(world, directory, SECRET):
         ran = server.cli("run", "--record", file, "--allow", "open.test:443", "--", "sh", "-c", BY_COMMAND)
     assert ran.returncode == 0, ran.stderr
     assert "2 exchanges" in ran.stderr, ran.stderr

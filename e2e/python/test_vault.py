@@ -26,7 +26,7 @@ from opensandbox.models.sandboxes import (
 
 import clients
 import osb
-from conftest import minimal
+from conftest import minimal, plain
 
 # Is in every request of these tests, and in nothing that is kept or told.
 PLANTED = "planted-8f1c-secret-value"
@@ -45,14 +45,6 @@ def server(tmp_path_factory):
 @pytest.fixture
 def held(server):
     return server
-
-
-def raw(held):
-    return httpx.Client(
-        base_url=f"http://{held.domain}/v1",
-        headers={"OPEN-SANDBOX-API-KEY": held.key, "User-Agent": "raw"},
-        timeout=60,
-    )
 
 
 def make(client, *hosts):
@@ -168,7 +160,7 @@ def test_os_088_a_policy_does_not_leave_a_binding_behind(client, refused):
 def port(held, one_client):
     """A sandbox and plain HTTP to its vault, with the published header."""
     sandbox = make(one_client)
-    with raw(held) as http:
+    with plain(held) as http:
         where = http.get(f"/sandboxes/{sandbox.id}/endpoints/18080").json()
     headers = {**where["headers"], "User-Agent": "raw"}
     with httpx.Client(base_url=f"http://{where['endpoint']}", headers=headers, timeout=60) as made:
@@ -225,7 +217,7 @@ def test_a_sandbox_that_was_not_made_for_it_has_no_vault(held, raw_plain):
     refuse(412, raw_plain.patch("/credential-vault", json={}))
     refuse(404, raw_plain.get("/credential-vault"))
     refuse(404, raw_plain.delete("/credential-vault"))
-    with raw(held) as http:
+    with plain(held) as http:
         assert http.get("/capabilities").json()["features"]["credentialProxy"] is True
         setting = "OPENSANDBOX_EGRESS_CREDENTIAL_VAULT_REQUIRE_TLS"
         answer = http.post("/sandboxes", json=minimal(env={setting: "1"}))
@@ -234,7 +226,7 @@ def test_a_sandbox_that_was_not_made_for_it_has_no_vault(held, raw_plain):
 
 @pytest.fixture
 def raw_plain(held):
-    with raw(held) as http:
+    with plain(held) as http:
         sandbox_id = http.post("/sandboxes?wait=30", json=minimal()).json()["id"]
         where = http.get(f"/sandboxes/{sandbox_id}/endpoints/18080").json()
         headers = {**where["headers"], "User-Agent": "raw"}
@@ -244,7 +236,7 @@ def raw_plain(held):
 
 
 def test_os_088_what_a_create_demands_of_its_vault(held):
-    with raw(held) as http:
+    with plain(held) as http:
         prefix = "OPENSANDBOX_EGRESS_CREDENTIAL_VAULT_"
         fields = {
             "networkPolicy": {"egress": [{"action": "allow", "target": "api.example.com"}]},
@@ -321,7 +313,7 @@ def test_os_089_a_vault_whose_holders_are_all_gone_is_lost_and_says_so(held, one
     held.start()
     found = clients.Client("sync", held.domain, held.key)
     again, later = found.connect(sandbox.id), found.connect(late.id)
-    with raw(held) as http:
+    with plain(held) as http:
         where = http.get(f"/sandboxes/{sandbox.id}/endpoints/18080").json()
         at = f"http://{where['endpoint']}/credential-vault"
         ask = lambda: httpx.get(at, headers=where["headers"])  # noqa: E731
@@ -362,7 +354,7 @@ def in_memory(pid):
 def test_attack_32_no_value_is_kept_or_told_anywhere(held, one_client):
     sandbox = make(one_client)
     fill(sandbox)
-    with raw(held) as http:
+    with plain(held) as http:
         at = f"/sandboxes/{sandbox.id}/proxy/18080/credential-vault"
         refuse(400, http.post(at.removeprefix("/v1"), json={"credentials": [{"name": PLANTED, "source": PLANTED}]}))
         told = [http.get(f"/sandboxes/{sandbox.id}/diagnostics/{part}").text for part in ("inspect", "summary", "events")]

@@ -12,7 +12,7 @@ from opensandbox.models.execd import RunCommandOpts
 from opensandbox.models.sandboxes import PVC, Host, Volume
 
 import osb
-from conftest import minimal
+from conftest import minimal, plain
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +37,7 @@ def server(shared, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def raw(server):
-    import httpx
-
-    headers = {"OPEN-SANDBOX-API-KEY": server.key, "User-Agent": "raw"}
-    with httpx.Client(base_url=f"http://{server.domain}/v1", headers=headers, timeout=60) as made:
+    with plain(server) as made:
         yield made
 
 
