@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import time
 
+import httpx
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
@@ -50,6 +52,7 @@ def running(tmp_path_factory, name, configuration=None):
         environment=environment,
     )
     yield started
+    started.clear()
     started.stop()
 
 
@@ -152,6 +155,14 @@ class Server:
     def child(self, word):
         """The one of them; none while there is none."""
         return next(iter(self.children(word)), None)
+
+    def clear(self):
+        """Ends every sandbox: they would outlive the server."""
+        headers = {"OPEN-SANDBOX-API-KEY": self.key}
+        with httpx.Client(base_url=f"http://{self.direct}/v1", headers=headers, timeout=60) as http:
+            # More than a page cannot be left by tests that clean up after themselves.
+            for item in http.get("/sandboxes", params={"pageSize": 200}).json()["items"]:
+                http.delete(f"/sandboxes/{item['id']}", params={"grace": 0})
 
     def stop(self):
         if self.recorder:
