@@ -22,7 +22,7 @@
 //! let resolvers = vec!["127.0.0.53:53".parse()?];
 //! control.configure(egress::Settings { resolvers, ..Default::default() }).await?;
 //! let names = std::fs::File::options().read(true).write(true).create(true).truncate(false).open("names")?;
-//! control.attach("sandbox-1", &listeners, names.as_fd(), 1, &source, None).await?;
+//! control.attach("sandbox-1", &listeners, names.as_fd(), 1, &source, egress::Beside::default()).await?;
 //! let mut watch = control.watch(Some("sandbox-1"), 0).await?;
 //! while let Some(events) = watch.next().await {
 //!     println!("{events:?}");

@@ -9,7 +9,7 @@ use common::web::{self, Client, Origin, body_of, long_body, request, serve, tls}
 use common::{Inside, ORIGIN, OTHER, Proxy, World, allow};
 use egress::authority::Authority;
 use egress::limits::Limits;
-use egress::{Demands, Expected, Operation, Secret, Settings};
+use egress::{Beside, Demands, Expected, Operation, Secret, Settings};
 use http_body_util::BodyExt as _;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
@@ -79,7 +79,7 @@ impl Bound {
         let names = inside.names.as_fd();
         proxy
             .control
-            .attach(&inside.id, &inside.listeners, names, 1, &policy, Some(&expected))
+            .attach(&inside.id, &inside.listeners, names, 1, &policy, Beside::credentials(&expected))
             .await
             .expect("attached");
         let bound = Self { world, inside, proxy, authority, trusted, origin };
@@ -407,7 +407,14 @@ async fn os_089_attack_31_two_hundred_kills_and_a_bound_host_gets_its_credential
         bound.proxy.kill_and_restart(&bound.world).await;
         assert!(asking.await.expect("no panic").is_err(), "an answer that is cut does not look whole");
         let (inside, names) = (&bound.inside, bound.inside.names.as_fd());
-        let attached = bound.proxy.control.attach(&inside.id, &inside.listeners, names, 1, &policy, Some(&expected));
+        let attached = bound.proxy.control.attach(
+            &inside.id,
+            &inside.listeners,
+            names,
+            1,
+            &policy,
+            Beside::credentials(&expected),
+        );
         attached.await.expect("attached");
         let stream = web::tls_to(&bound.inside, (address, 443), HOST, &bound.trusted, BOTH).await.expect("TLS");
         let answer = Client::over(stream).await.ask(HOST, ("GET", "/"), &decoy, "").await.expect("an answer");

@@ -64,7 +64,7 @@ impl Trial {
         let expected = Expected { authority: self.trusted.clone(), hosts: Vec::new() };
         let beside = Beside { credentials: Some(&expected), recording: Some((self.taping, self.file.as_fd())) };
         let (names, policy) = (inside.names.as_fd(), policy());
-        let attached = proxy.control.attach_with(&inside.id, &inside.listeners, names, 1, &policy, &beside);
+        let attached = proxy.control.attach(&inside.id, &inside.listeners, names, 1, &policy, beside);
         attached.await.expect("attached");
     }
 
@@ -420,7 +420,7 @@ async fn a_file_that_is_no_recording_is_refused() {
     for taping in [Taping::Replay, Taping::Record { limit_bytes: LIMIT }] {
         let beside = Beside { credentials: None, recording: Some((taping, file.as_fd())) };
         let names = inside.names.as_fd();
-        let attached = proxy.control.attach_with(&inside.id, &inside.listeners, names, 1, &policy(), &beside).await;
+        let attached = proxy.control.attach(&inside.id, &inside.listeners, names, 1, &policy(), beside).await;
         assert!(attached.expect_err("refused").to_string().contains("read a recording"));
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::{Inside, ORIGIN, Proxy, World, allow};
 use egress::verdicts::{VaultChange, What};
-use egress::{Control, ControlError, Demands, Expected, Failure, Operation, Refusal, Secret, Shown};
+use egress::{Beside, Control, ControlError, Demands, Expected, Failure, Operation, Refusal, Secret, Shown};
 use serde_json::{Value, json};
 
 const KILLS: u32 = 60;
@@ -52,7 +52,8 @@ async fn attach(proxy: &Proxy, inside: &Inside, authority: &str, hosts: &[&str])
     let hosts = hosts.iter().map(|&host| host.to_owned()).collect();
     let expected = Expected { authority: authority.to_owned(), hosts };
     let (names, policy) = (inside.names.as_fd(), allow(&["good.example"]));
-    let attached = proxy.control.attach(&inside.id, &inside.listeners, names, 1, &policy, Some(&expected)).await;
+    let attached =
+        proxy.control.attach(&inside.id, &inside.listeners, names, 1, &policy, Beside::credentials(&expected)).await;
     attached.expect("attached");
 }
 

@@ -2,6 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Extension of a create whose sandbox is recorded: `on`.
+pub const RECORD_EXTENSION: &str = "osb.network.record";
+/// Extension of a create whose sandbox is answered from a recording: its id.
+pub const REPLAY_EXTENSION: &str = "osb.network.replay";
+
 /// What is in a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -31,8 +31,13 @@ impl ApiError {
     }
 
     pub(crate) fn not_found(id: &str) -> Self {
-        let shown: String = id.chars().take(MAX_ECHOED_CHARS).collect();
-        Self::new(StatusCode::NOT_FOUND, code::NOT_FOUND, format!("there is no sandbox \"{shown}\""))
+        Self::missing(code::NOT_FOUND, "sandbox", id)
+    }
+
+    /// 404 for a thing by its name.
+    pub(crate) fn missing(code: &str, what: &str, name: &str) -> Self {
+        let shown: String = name.chars().take(MAX_ECHOED_CHARS).collect();
+        Self::new(StatusCode::NOT_FOUND, code, format!("there is no {what} \"{shown}\""))
     }
 
     pub(crate) fn conflict(code: &str, message: impl Into<String>) -> Self {

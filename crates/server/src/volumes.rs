@@ -4,7 +4,7 @@
 //! often that must be tried; a volume without a row is remembered at the next start.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::StatusCode;
@@ -28,7 +28,7 @@ pub(crate) struct Turns(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>);
 impl Turns {
     async fn take(&self, name: &str) -> OwnedMutexGuard<()> {
         let turn = {
-            let mut turns = self.0.lock().expect("no holder panics");
+            let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             turns.retain(|_, turn| Arc::strong_count(turn) > 1);
             turns.entry(name.to_owned()).or_default().clone()
         };
@@ -60,8 +60,7 @@ pub(crate) async fn remove(app: &Arc<App>, name: String) -> Result<(), ApiError>
     let removed = app.tasks.spawn(async move {
         match work.store.let_volume_go(&name).await {
             Err(Error::Volume(Refused::Missing(_))) => {
-                let message = format!("there is no volume \"{name}\"");
-                return Err(ApiError::new(StatusCode::NOT_FOUND, code::VOLUME_NOT_FOUND, message));
+                return Err(ApiError::missing(code::VOLUME_NOT_FOUND, "volume", &name));
             }
             other => other?,
         }

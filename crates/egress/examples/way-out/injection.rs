@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use egress::authority::Authority;
-use egress::{Demands, Expected, Operation, Secret, Settings};
+use egress::{Beside, Demands, Expected, Operation, Secret, Settings};
 use serde_json::json;
 
 use super::common::web::{Client, serve, tls, tls_over};
@@ -36,7 +36,8 @@ pub async fn measure(options: &Options) -> Vec<Sample> {
     let expected = Expected { authority: trusted.clone(), hosts: Vec::new() };
     let names = inside.names.as_fd();
     let policy = allow(&[HOST]);
-    let attached = proxy.control.attach(&inside.id, &inside.listeners, names, 1, &policy, Some(&expected));
+    let attached =
+        proxy.control.attach(&inside.id, &inside.listeners, names, 1, &policy, Beside::credentials(&expected));
     attached.await.expect("attached");
     let (operation, vault) = (Operation::new().expect("random bytes"), vault());
     let filled = proxy.control.create_vault(&inside.id, operation, &vault, Demands::default());

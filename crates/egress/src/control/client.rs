@@ -46,6 +46,13 @@ pub struct Beside<'a> {
     pub recording: Option<(Taping, BorrowedFd<'a>)>,
 }
 
+impl<'a> Beside<'a> {
+    /// Credentials, and no recording.
+    pub fn credentials(expected: &'a Expected) -> Self {
+        Self { credentials: Some(expected), recording: None }
+    }
+}
+
 /// Asks the egress process. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Control {
@@ -82,7 +89,7 @@ impl Control {
     /// that may have credentials comes with what it should have: what is not there any more is lost, and its hosts closed.
     ///
     /// # Errors
-    /// When the policy or a socket is not what it should be.
+    /// When the policy or a socket is not what it should be, or the recording cannot be used.
     pub async fn attach(
         &self,
         sandbox: &str,
@@ -90,24 +97,7 @@ impl Control {
         names: BorrowedFd<'_>,
         revision: u64,
         policy: &Source,
-        credentials: Option<&Expected>,
-    ) -> Result<(), ControlError> {
-        let beside = Beside { credentials, recording: None };
-        self.attach_with(sandbox, listeners, names, revision, policy, &beside).await
-    }
-
-    /// The same for one that may be recorded, or answered from a recording, too.
-    ///
-    /// # Errors
-    /// As [`Control::attach`], or when the recording cannot be used.
-    pub async fn attach_with(
-        &self,
-        sandbox: &str,
-        listeners: &Listeners,
-        names: BorrowedFd<'_>,
-        revision: u64,
-        policy: &Source,
-        beside: &Beside<'_>,
+        beside: Beside<'_>,
     ) -> Result<(), ControlError> {
         let policy = json_file("policy", policy)?;
         let expected = beside.credentials.map(|expected| json_file("credentials", expected)).transpose()?;

@@ -33,9 +33,6 @@ use crate::verdicts::{Reason, What};
 const WHOLE_BODY_BYTES: usize = 1024 * 1024;
 /// Bytes that a changed protocol moves at a time.
 const TUNNEL_BYTES: usize = 16 * 1024;
-/// Ports of `https` and `http`.
-const DEFAULT_PORTS: (u16, u16) = (443, 80);
-
 /// The requests of one connection.
 pub struct Exchange {
     sandbox: Arc<Sandbox>,
@@ -99,11 +96,7 @@ impl Exchange {
                 let status = refused.status.as_u16();
                 let flow = self.flow.id;
                 self.sandbox.journal.record(What::Request { flow, host, method: method.to_string(), status, reason });
-                let mut response = own_answer(refused.status, &refused.message);
-                if refused.closes && version == HttpVersion::HTTP_11 {
-                    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-                }
-                response
+                own_answer(refused.status, &refused.message, refused.closes.then_some(version))
             }
         }
     }
@@ -111,18 +104,9 @@ impl Exchange {
     async fn pass_on(&self, request: Request<Incoming>) -> Result<Response<Answer>, Refused> {
         let (mut parts, body) = request.into_parts();
         let name = self.flow.name().ok_or_else(|| Refused::forbidden("the connection is bound to no name"))?;
-        let default_port = if self.is_tls { DEFAULT_PORTS.0 } else { DEFAULT_PORTS.1 };
-        request::check_host(&parts, name, self.to.port(), default_port).map_err(|bad| Refused {
-            closes: true,
-            ..Refused::new(
-                match bad {
-                    request::BadRequest::OtherHost { .. } => StatusCode::MISDIRECTED_REQUEST,
-                    request::BadRequest::Connect => StatusCode::METHOD_NOT_ALLOWED,
-                    request::BadRequest::NoHost => StatusCode::BAD_REQUEST,
-                },
-                bad,
-            )
-        })?;
+        let default_port = request::default_port(self.is_tls);
+        request::check_host(&parts, name, self.to.port(), default_port)
+            .map_err(|bad| Refused { closes: true, ..Refused::new(bad.status(), bad) })?;
         let host = name.to_string();
         let injection = self.select(&parts, &host)?;
         let origin = self
@@ -233,7 +217,7 @@ impl Exchange {
     /// The request's target as the host's HTTP wants it.
     fn address(&self, parts: &mut Parts, version: Version, host: &str) -> Result<(), Refused> {
         let path = parts.uri.path_and_query().cloned();
-        let default_port = if self.is_tls { DEFAULT_PORTS.0 } else { DEFAULT_PORTS.1 };
+        let default_port = request::default_port(self.is_tls);
         let port = self.to.port();
         let authority = if port == default_port { host.to_owned() } else { format!("{host}:{port}") };
         let bad = |_| Refused::new(StatusCode::BAD_REQUEST, "the target of the request cannot be passed on");

@@ -3,7 +3,7 @@
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::Authority;
-use http::{Method, Version};
+use http::{Method, StatusCode, Version};
 
 use crate::name::Name;
 
@@ -32,6 +32,22 @@ pub enum BadRequest {
     /// A method that makes a tunnel.
     #[error("CONNECT to a host is not possible: connect to it")]
     Connect,
+}
+
+impl BadRequest {
+    /// What it is answered with.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::OtherHost { .. } => StatusCode::MISDIRECTED_REQUEST,
+            Self::Connect => StatusCode::METHOD_NOT_ALLOWED,
+            Self::NoHost => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+/// The port of a request that names none: of `https` or of `http`.
+pub fn default_port(is_tls: bool) -> u16 {
+    if is_tls { 443 } else { 80 }
 }
 
 /// Holds the host that a request names against that of its connection: name and port.

@@ -64,8 +64,9 @@ pub fn empty() -> Answer {
     Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// An answer of this program, not of the host; it says so.
-pub fn own_answer(status: StatusCode, message: &str) -> Response<Answer> {
+/// An answer of this program, not of the host; it says so. `last_in` is the version of a connection that cannot go on
+/// after it; HTTP/1.1 is told that.
+pub fn own_answer(status: StatusCode, message: &str, last_in: Option<http::Version>) -> Response<Answer> {
     let text = format!("sandbox egress: {message}\n");
     let body = Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync();
     let mut response = Response::new(body);
@@ -73,5 +74,8 @@ pub fn own_answer(status: StatusCode, message: &str) -> Response<Answer> {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     headers.insert(HeaderName::from_static("x-sandbox-egress"), HeaderValue::from_static("refused"));
+    if last_in == Some(http::Version::HTTP_11) {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     response
 }

@@ -38,6 +38,11 @@ pub const MAX_EXCHANGES: usize = 65_536;
 pub const MAX_PIECES: usize = 262_144;
 /// Notes in one recording; after as many a last one says that there were more.
 pub const MAX_NOTES: usize = 1024;
+/// Longest note as JSON, in bytes.
+const NOTE_BYTES: u64 = 4096;
+/// All that the notes of one recording take, in bytes: they do not count towards its limit. Two more than [`MAX_NOTES`]:
+/// that there were more, and that it is full.
+pub const ALL_NOTES_BYTES: u64 = (MAX_NOTES as u64 + 2) * (NOTE_BYTES + (frame::HEAD_BYTES + frame::TAIL.len()) as u64);
 /// Longest exchange as JSON, in bytes: the pieces of a body of five gigabytes, and heads.
 pub const EXCHANGE_BYTES: u64 = 8 * 1024 * 1024;
 

@@ -6,12 +6,10 @@ use std::io;
 
 use super::frame::{self, HEAD_BYTES, Head, Kind, Look, TAIL};
 use super::{
-    Digest, EXCHANGE_BYTES, Exchange, HEADER, Hash, MAX_EXCHANGES, MAX_NOTES, MAX_PIECES, Note, PIECE_BYTES, read_at,
+    Digest, EXCHANGE_BYTES, Exchange, HEADER, Hash, MAX_EXCHANGES, MAX_NOTES, MAX_PIECES, NOTE_BYTES, Note,
+    PIECE_BYTES, read_at,
 };
 use crate::name::Name;
-
-/// Longest note as JSON, in bytes.
-const NOTE_BYTES: u64 = 4096;
 
 /// Why a file is no recording that can be used.
 #[derive(Debug, thiserror::Error)]

@@ -2,23 +2,19 @@
 
 use std::sync::Arc;
 
-use http::header::{self, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{Request, Response, StatusCode, Version};
+use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
 use super::played::{Length, Played};
-use crate::intercept::request::{BadRequest, check_host};
+use crate::intercept::request::{BadRequest, check_host, default_port};
 use crate::intercept::speaking::{Answer, own_answer};
 use crate::intercept::told_path;
 use crate::name::Name;
 use crate::recording::{Asked, Book, Hash, Headers, Key};
 use crate::sandbox::Sandbox;
 use crate::verdicts::What;
-
-/// Ports of `https` and `http`.
-const DEFAULT_PORTS: (u16, u16) = (443, 80);
 
 /// The requests of one connection.
 pub struct Requests {
@@ -54,12 +50,7 @@ impl Unanswered {
 
 impl From<BadRequest> for Unanswered {
     fn from(bad: BadRequest) -> Self {
-        let status = match bad {
-            BadRequest::OtherHost { .. } => StatusCode::MISDIRECTED_REQUEST,
-            BadRequest::Connect => StatusCode::METHOD_NOT_ALLOWED,
-            BadRequest::NoHost => StatusCode::BAD_REQUEST,
-        };
-        Self { ends: true, ..Self::new(status, bad.to_string()) }
+        Self { ends: true, ..Self::new(bad.status(), bad.to_string()) }
     }
 }
 
@@ -72,10 +63,7 @@ impl Requests {
             Ok(response) => return response,
             Err(unanswered) => unanswered,
         };
-        let mut response = own_answer(status, &message);
-        if ends && version == Version::HTTP_11 {
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
+        let response = own_answer(status, &message, ends.then_some(version));
         let (flow, host, port) = (self.flow, self.name.to_string(), self.port);
         let (status, message) = (status.as_u16(), told.map_or(message, str::to_owned));
         self.sandbox.journal.record(What::Replay { flow, host, port, method, path, status, message });
@@ -84,7 +72,7 @@ impl Requests {
 
     async fn find(&self, request: Request<Incoming>) -> Result<Response<Answer>, Unanswered> {
         let (parts, mut body) = request.into_parts();
-        let default_port = if self.scheme == "https" { DEFAULT_PORTS.0 } else { DEFAULT_PORTS.1 };
+        let default_port = default_port(self.scheme == "https");
         check_host(&parts, &self.name, self.port, default_port)?;
         let mut hash = Hash::default();
         while let Some(frame) = body.frame().await {

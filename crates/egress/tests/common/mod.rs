@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use egress::policy::Source;
-use egress::{Boot, Control, Listeners, Memory, Settings};
+use egress::{Beside, Boot, Control, Listeners, Memory, Settings};
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA, TXT};
 use hickory_proto::rr::{Name as DnsName, RData, Record, RecordType};
@@ -370,7 +370,7 @@ impl Proxy {
 
     pub async fn attach(&self, inside: &Inside, policy: &Source) {
         self.control
-            .attach(&inside.id, &inside.listeners, inside.names.as_fd(), 1, policy, None)
+            .attach(&inside.id, &inside.listeners, inside.names.as_fd(), 1, policy, Beside::default())
             .await
             .expect("attached");
     }

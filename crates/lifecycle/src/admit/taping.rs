@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use protocol::recording::{RECORD_EXTENSION, REPLAY_EXTENSION};
+
 use super::{NO_NETWORK, Refusal};
 use crate::runtime::Capabilities;
 use crate::spec::Taping;
 
-/// Records what a sandbox fetches (ours): `on`.
-const RECORD_EXTENSION: &str = "osb.network.record";
-/// Answers a sandbox from a recording (ours): its id.
-const REPLAY_EXTENSION: &str = "osb.network.replay";
 /// Longest id of a recording.
 const MAX_ID_BYTES: usize = 64;
 

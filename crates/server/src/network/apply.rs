@@ -59,7 +59,7 @@ impl Network {
         let recording = recording.map_err(|error| format!("open the sandbox's recording: {error}"))?;
         let recording = recording.as_ref().map(|(taping, file)| (*taping, file.as_fd()));
         let beside = Beside { credentials: expected.as_ref(), recording };
-        let attached = control.attach_with(id.as_str(), &listeners, names, revision, &source, &beside).await;
+        let attached = control.attach(id.as_str(), &listeners, names, revision, &source, beside).await;
         attached.map_err(|error| format!("serve the sandbox's network: {}", protocol::error::chain(&error)))
     }
 

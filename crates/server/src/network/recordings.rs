@@ -11,7 +11,7 @@ use axum::body::Body as StreamBody;
 use axum::extract::{Extension, Path, Request, State};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
-use egress::recording::{BadRecording, Depth, MAX_NOTES, Summary, survey};
+use egress::recording::{ALL_NOTES_BYTES, BadRecording, Depth, Summary, survey};
 use futures_util::StreamExt as _;
 use http::{StatusCode, header};
 use lifecycle::spec::{SandboxId, Taping};
@@ -29,8 +29,6 @@ type Shared = State<Arc<App>>;
 const UPLOAD_SILENCE: Duration = Duration::from_secs(60);
 /// Bytes of a file that are read at a time.
 const READ_BYTES: u64 = 256 * 1024;
-/// Room for notes, which do not count towards the limit of a recording.
-const NOTES_BYTES: u64 = (MAX_NOTES as u64 + 2) * 4200;
 
 /// `GET /sandboxes/{id}/network/recording`: until the sandbox is deleted.
 pub(crate) async fn of_sandbox(State(app): Shared, Path(id): Path<String>) -> Result<Json<Contents>, ApiError> {
@@ -105,7 +103,7 @@ pub(crate) async fn upload(
         let message = format!("this server keeps {MAX_RECORDINGS} recordings, and no more; delete some");
         return Err(ApiError::conflict(code::RECORDING_LIMIT, message));
     }
-    let most = app.network.config.recording_max_bytes + NOTES_BYTES;
+    let most = app.network.config.recording_max_bytes + ALL_NOTES_BYTES;
     let arriving = shelf.arriving().map_err(|error| shelf::failed(&error))?;
     let arriving = receive(arriving, request.into_body(), most).await?;
     let file = arriving.file.try_clone().map_err(|error| shelf::failed(&error))?;
@@ -177,9 +175,7 @@ fn contents(summary: Summary) -> Contents {
 }
 
 fn not_found(id: &str) -> ApiError {
-    const MAX_ECHOED_CHARS: usize = 80;
-    let shown: String = id.chars().take(MAX_ECHOED_CHARS).collect();
-    ApiError::new(StatusCode::NOT_FOUND, code::RECORDING_NOT_FOUND, format!("there is no recording \"{shown}\""))
+    ApiError::missing(code::RECORDING_NOT_FOUND, "recording", id)
 }
 
 /// Writes an upload down.

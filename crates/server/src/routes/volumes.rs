@@ -26,7 +26,8 @@ pub(super) async fn list(State(app): Shared) -> Result<Json<ListVolumesResponse>
 
 /// `GET /volumes/{name}`.
 pub(super) async fn get(State(app): Shared, Path(name): Path<String>) -> Result<Json<VolumeInfo>, ApiError> {
-    let found = app.store.volume(&name).await?.ok_or_else(|| missing(&name))?;
+    let found =
+        app.store.volume(&name).await?.ok_or_else(|| ApiError::missing(code::VOLUME_NOT_FOUND, "volume", &name))?;
     Ok(Json(info(found)))
 }
 
@@ -65,14 +66,6 @@ pub(super) async fn delete(
     volumes::remove(&app, name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
-
-fn missing(name: &str) -> ApiError {
-    let shown: String = name.chars().take(MAX_SHOWN_CHARS).collect();
-    ApiError::new(StatusCode::NOT_FOUND, code::VOLUME_NOT_FOUND, format!("there is no volume \"{shown}\""))
-}
-
-/// Most characters of a name that an error repeats.
-const MAX_SHOWN_CHARS: usize = 80;
 
 fn info(row: VolumeRow) -> VolumeInfo {
     VolumeInfo {

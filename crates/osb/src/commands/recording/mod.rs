@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use protocol::recording::{Contents, Recording};
+use protocol::recording::{Contents, RECORD_EXTENSION, REPLAY_EXTENSION, Recording};
 use serde_json::json;
 
 use super::{Context, Outcome, Rows, to_value};
@@ -15,11 +15,6 @@ use crate::units;
 mod file;
 
 pub use file::{Saved, send};
-
-/// Extension of a create that records (`on`).
-const RECORD_EXTENSION: &str = "osb.network.record";
-/// Extension of a create that names the recording from which the sandbox is answered.
-const REPLAY_EXTENSION: &str = "osb.network.replay";
 
 /// The commands about recordings.
 #[derive(Subcommand, Debug)]
