@@ -22,7 +22,7 @@ use rustix::mount::{
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Failure, Kind, Result};
-use crate::sys;
+use crate::sys::{self, LoopDevice};
 
 /// Size of a disk when the request names none.
 pub const DEFAULT_BYTES: u64 = 10 << 30;
@@ -158,18 +158,22 @@ pub fn open_root(mount: &OwnedFd) -> std::result::Result<OwnedFd, Errno> {
     rustix::fs::openat(mount, ".", flags, Mode::empty())
 }
 
-/// Makes a fresh disk from the template of its size, making the template first if need be.
-pub fn make(disks: &Path, size: Size) -> Result<Disk> {
-    let template = template(disks, size)?;
-    let image = copy_sparse(&template, disks)?;
-    let device = sys::attach_loop(&image).op("attach a disk image to a loop device")?;
+/// Mounts a sparse ext4 image.
+pub fn mount(device: &LoopDevice) -> Result<OwnedFd> {
     let fs = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).op("open ext4")?;
     fsconfig_set_string(&fs, "source", device.path.as_str()).op("choose the loop device")?;
     // Without it a kernel thread writes all inode tables, which would fill the sparse image.
     fsconfig_set_flag(&fs, "noinit_itable").op("set noinit_itable")?;
     fsconfig_create(&fs).op("mount a disk image")?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    let mount = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes).op("mount a disk image")?;
+    fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes).op("mount a disk image")
+}
+
+/// Makes a fresh disk from the template of its size, making the template first if need be.
+pub fn make(disks: &Path, size: Size) -> Result<Disk> {
+    let template = template(disks, size)?;
+    let image = copy_sparse(&template, disks)?;
+    let mount = mount(&sys::attach_loop(&image).op("attach a disk image to a loop device")?)?;
     let root = open_root(&mount).op("open a disk")?;
     lay_out(&root)?;
     let free = rustix::fs::fstatfs(&root).op("measure a disk")?;

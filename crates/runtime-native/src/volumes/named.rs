@@ -15,9 +15,6 @@ use lifecycle::runtime::StoredVolume;
 use lifecycle::volume::{MAX_BYTES, MAX_CLAIM_BYTES, MIN_BYTES, is_name};
 use rustix::fs::{AtFlags, CWD, FlockOperation, flock};
 use rustix::io::Errno;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
-};
 
 use super::clone_one;
 use crate::disk;
@@ -174,13 +171,7 @@ fn mount(image: &Path) -> Result<OwnedFd> {
             sys::attach_loop(&file).op("attach its image to a loop device")?
         }
     };
-    let fs = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).op("open ext4")?;
-    fsconfig_set_string(&fs, "source", device.path.as_str()).op("choose the loop device")?;
-    // Without it a kernel thread writes all inode tables, which would fill the sparse image.
-    fsconfig_set_flag(&fs, "noinit_itable").op("set noinit_itable")?;
-    fsconfig_create(&fs).op("mount its image")?;
-    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes).op("mount its image")
+    disk::mount(&device)
 }
 
 /// The loop device that an image is attached to, opened and so kept.
