@@ -107,6 +107,9 @@ def test_a_batch_tells_of_each_and_repeats_none(raw):
     for items in ([], [{}] * 1001):
         refused = raw.post("/sandboxes/batch", json={"sandbox": minimal(), "items": items})
         assert refused.status_code == 400 and "items" in refused.json()["message"], refused.text
+    common = minimal(env={"LONG": "x" * 100_000})
+    long = raw.post("/sandboxes/batch", json={"sandbox": common, "items": [{}] * 400})
+    assert long.status_code == 413 and "items" in long.json()["message"], long.text
     unknown = raw.post("/sandboxes/batch", json={"items": [{}], "count": 3})
     assert unknown.status_code == 422 and "count" in unknown.text
 

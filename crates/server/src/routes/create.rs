@@ -36,6 +36,8 @@ type Shared = State<Arc<App>>;
 const MAX_WAIT_SECONDS: f64 = 600.0;
 /// Sandboxes of one batch; the bound of a body's bytes stands beside it.
 const MAX_BATCH: usize = 1000;
+/// Bytes of all creates of one batch, each with what all of them have: as many as sixteen bodies.
+const MAX_BATCH_BYTES: usize = 32 * 1024 * 1024;
 /// Longest `Idempotency-Key`.
 const MAX_KEY_BYTES: usize = 255;
 /// Says of an answer that it is about an earlier create with the same key.
@@ -87,10 +89,25 @@ pub(super) async fn many(
             format!("items: must be 1 to {MAX_BATCH} objects, here are {}", items.len()),
         ));
     }
-    let mut made = Vec::with_capacity(items.len());
-    let mut answers = Vec::with_capacity(items.len());
-    for (place, item) in items.into_iter().enumerate() {
-        let merged = Bytes::from(Value::Object(join(&sandbox, item)).to_string());
+    let mut bodies = Vec::with_capacity(items.len());
+    let mut bytes = 0;
+    for item in items {
+        let body = Bytes::from(Value::Object(join(&sandbox, item)).to_string());
+        bytes += body.len();
+        if bytes > MAX_BATCH_BYTES {
+            return Err(ApiError::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                code::INVALID_REQUEST_BODY,
+                format!(
+                    "items: with what is in sandbox they are longer than {MAX_BATCH_BYTES} bytes; send fewer at a time"
+                ),
+            ));
+        }
+        bodies.push(body);
+    }
+    let mut made = Vec::with_capacity(bodies.len());
+    let mut answers = Vec::with_capacity(bodies.len());
+    for (place, merged) in bodies.into_iter().enumerate() {
         let once = key.as_ref().map(|key| Once::new(format!("{key}/{place}"), &merged));
         let created = match wire::decode(&merged) {
             Ok(request) => make(&app, request, once).await,
@@ -233,6 +250,11 @@ async fn accept(app: &Arc<App>, row: Row, auth: Option<PullAuth>, once: Option<O
         };
         match app.store.insert(&row, once).await? {
             Inserted::New => Ok(Accepted::New(driver::spawn(&app, row, Start::Fresh(auth)))),
+            Inserted::Full => Err(ApiError::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                code::TOO_MANY_REQUESTS,
+                "Idempotency-Key: this server remembers no more of them within a day; create without one",
+            )),
             Inserted::Earlier { is_same: false, .. } => Err(ApiError::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 code::IDEMPOTENCY_KEY_REUSED,

@@ -9,6 +9,9 @@ use super::{Error, sql};
 /// How long a key is remembered: longer than anybody repeats a request.
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(24);
 
+/// Keys that are remembered at a time, at some 200 bytes each.
+const MAX_KEYS: i64 = 1_000_000;
+
 /// A caller's name for a create, and what was asked under it.
 #[derive(Clone, Debug)]
 pub(crate) struct Once {
@@ -35,6 +38,8 @@ pub(crate) enum Inserted {
         /// Whether the same was asked.
         is_same: bool,
     },
+    /// It was not: too many keys are remembered.
+    Full,
 }
 
 /// Takes the key for a sandbox, or tells whose it is.
@@ -61,7 +66,12 @@ pub(super) async fn take(
             .await
             .map_err(&op)?;
     if taken.rows_affected() > 0 {
-        return Ok(Inserted::New);
+        // They come and go in the order of their numbers, so that nothing must be counted.
+        let count: i64 = sqlx::query_scalar("SELECT max(rowid) - (SELECT min(rowid) FROM creates) FROM creates")
+            .fetch_one(&mut **tx)
+            .await
+            .map_err(&op)?;
+        return Ok(if count < MAX_KEYS { Inserted::New } else { Inserted::Full });
     }
     let row = sqlx::query("SELECT digest, sandbox_id FROM creates WHERE key = ?")
         .bind(&once.key)

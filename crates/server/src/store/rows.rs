@@ -126,11 +126,11 @@ impl Store {
     async fn insert_now(&self, row: &Row, once: Option<&Once>) -> Result<Inserted, Error> {
         let op = sql("store a new sandbox");
         let mut tx = self.writer.begin().await.map_err(&op)?;
-        if let Some(once) = once
-            && let earlier @ Inserted::Earlier { .. } =
-                once::take(&mut tx, once, row.id.as_str(), row.created_at).await?
-        {
-            return Ok(earlier);
+        if let Some(once) = once {
+            let taken = once::take(&mut tx, once, row.id.as_str(), row.created_at).await?;
+            if taken != Inserted::New {
+                return Ok(taken);
+            }
         }
         super::volumes::claim(&mut tx, row).await?;
         sqlx::query(

@@ -98,6 +98,13 @@ async fn a_key_is_one_sandboxes_for_a_day() {
     }
     assert_eq!(store.load().await.expect("loads").len(), 1);
     assert_eq!(store.insert(&row("two", 25 * hour, &[]), once("other")).await.expect("inserts"), Inserted::New);
+    // As if a million had come since.
+    let last =
+        "INSERT INTO creates (rowid, key, digest, sandbox_id, at) SELECT 1000000, 'last', '', '', at FROM creates";
+    sqlx::query(last).execute(&store.writer).await.expect("inserts");
+    let another = Some(Once::new("another".to_owned(), b"body"));
+    assert_eq!(store.insert(&row("three", 26 * hour, &[]), another).await.expect("looks"), Inserted::Full);
+    assert_eq!(store.load().await.expect("loads").len(), 2);
 }
 
 #[tokio::test]

@@ -25,13 +25,14 @@ pub async fn create(ctx: &Context, args: &CreateArgs, request: &CreateSandboxReq
         return Err(Failure::new("INTERNAL", "a request is an object"));
     };
     let batch = BatchRequest { sandbox, items: vec![Map::new(); args.count] };
+    // From here on it is awaited also when a signal comes: the answer carries the ids.
+    let mut signals = Signals::listen()?;
     let mut items = client.create_many(&batch).await?.items;
     let ids: Vec<String> = items.iter().filter_map(|item| item.sandbox.as_ref()).map(|made| made.id.clone()).collect();
     if !args.no_wait {
         let progress = Progress::waiting(&ctx.printer, &format!("making {} sandboxes", ids.len()));
-        let mut signals = Signals::listen()?;
         tokio::select! {
-            () = settle(&client, &mut items, args.ready_timeout) => {}
+            biased;
             signal = signals.next() => {
                 drop(progress);
                 let ends = join_all(ids.iter().map(|id| client.delete(id, Some(Duration::ZERO)))).await;
@@ -39,6 +40,7 @@ pub async fn create(ctx: &Context, args: &CreateArgs, request: &CreateSandboxReq
                 ctx.printer.note(&format!("{} sandboxes are removed again", ids.len()));
                 return Ok(ExitCode::from(128 + signal));
             }
+            () = settle(&client, &mut items, args.ready_timeout) => {}
         }
     }
     let failed: Vec<(usize, &ItemError)> =
