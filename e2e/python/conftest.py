@@ -65,14 +65,14 @@ def plain(server):
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def raw(server):
     """Plain HTTP with the key, for what the published client cannot send."""
     with plain(server) as made:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pauses(raw):
     """Whether sandboxes of this server can be paused; the answer is data, not a guess."""
     return raw.get("/capabilities").json()["runtime"]["pause"]

@@ -62,12 +62,6 @@ def server(world, directory, tmp_path_factory):
         yield started
 
 
-@pytest.fixture
-def api(server):
-    with plain(server) as made:
-        yield made
-
-
 def policy():
     allowed = [NetworkRule(action="allow", target=host) for host in HOSTS]
     return NetworkPolicy(defaultAction="deny", egress=allowed)
@@ -111,8 +105,8 @@ def asked(directory):
     return len(log.read_text().splitlines()) if log.exists() else 0
 
 
-def events(api, sandbox):
-    return api.get(f"/sandboxes/{sandbox.id}/network/events?limit=500").json()["events"]
+def events(raw, sandbox):
+    return raw.get(f"/sandboxes/{sandbox.id}/network/events?limit=500").json()["events"]
 
 
 @pytest.fixture(scope="module")
@@ -133,49 +127,49 @@ def recorded(world, directory, server, tmp_path_factory):
         os.kill(server.child("egress-proxy"), signal.SIGKILL)
         code, _, err = run(sandbox, "curl -fsS --retry 10 --retry-all-errors --retry-delay 0 https://open.test/later")
         assert code == 0, err
-        with plain(server) as api:
-            state = api.get(f"/sandboxes/{sandbox.id}/network/recording").json()
-            answer = api.get(f"/sandboxes/{sandbox.id}/network/recording/file")
+        with plain(server) as raw:
+            state = raw.get(f"/sandboxes/{sandbox.id}/network/recording").json()
+            answer = raw.get(f"/sandboxes/{sandbox.id}/network/recording/file")
     assert state["exchanges"] >= 6 and not state["full"], state
     assert answer.status_code == 200 and len(answer.content) == int(answer.headers["content-length"])
     client.close()
     return answer.content, found
 
 
-def test_what_was_fetched_is_served_again_with_the_origins_gone(world, directory, recorded, api, one_client):
+def test_what_was_fetched_is_served_again_with_the_origins_gone(world, directory, recorded, raw, one_client):
     content, before = recorded
     assert SECRET.encode() not in content and b"decoy" not in content
-    answer = api.post("/recordings", content=content)
+    answer = raw.post("/recordings", content=content)
     assert answer.status_code == 201, answer.text
     recording = answer.json()
-    assert recording["id"] in [one["id"] for one in api.get("/recordings").json()["items"]]
+    assert recording["id"] in [one["id"] for one in raw.get("/recordings").json()["items"]]
     questions, requests = len(world.asked), asked(directory)
     sandbox = one_client.create(network_policy=policy(), extensions={"osb.network.replay": recording["id"]})
     assert digests(sandbox) == before
     assert run(sandbox, "curl -fsS https://open.test/later")[0] == 0
     # The same policy, and nobody was asked.
     assert (len(world.asked), asked(directory)) == (questions, requests)
-    assert api.delete(f"/recordings/{recording['id']}").status_code == 409
+    assert raw.delete(f"/recordings/{recording['id']}").status_code == 409
     sandbox.kill()
-    assert api.delete(f"/recordings/{recording['id']}").status_code == 204
-    assert api.get(f"/recordings/{recording['id']}").status_code == 404
+    assert raw.delete(f"/recordings/{recording['id']}").status_code == 204
+    assert raw.get(f"/recordings/{recording['id']}").status_code == 404
 
 
-def test_what_is_not_in_the_recording_is_told(world, recorded, api, one_client):
-    recording = api.post("/recordings", content=recorded[0]).json()["id"]
+def test_what_is_not_in_the_recording_is_told(world, recorded, raw, one_client):
+    recording = raw.post("/recordings", content=recorded[0]).json()["id"]
     sandbox = one_client.create(extensions={"osb.network.replay": recording})
     questions = len(world.asked)
     code, out, _ = run(sandbox, "curl -sS -w '%{http_code}' https://open.test/unknown?secret=x")
     assert (code, out[-3:]) == (0, "502") and "not in the recording: GET https://open.test:443/unknown" in out, out
     assert run(sandbox, "curl -sS https://elsewhere.test/")[0] == 6, "no such name"
     assert run(sandbox, f"curl -sS -m 5 http://{world.public}:7001/")[0] != 0, "no address is reached"
-    told = [event for event in events(api, sandbox) if event["kind"] == "replay"]
+    told = [event for event in events(raw, sandbox) if event["kind"] == "replay"]
     assert [(event["name"], event["path"], event["status"]) for event in told] == [("open.test", "/unknown", 502)], told
     assert told[0]["message"] == "not in the recording" and "secret=x" not in json.dumps(told)
     assert len(world.asked) == questions
 
 
-def test_what_passed_unrecorded_is_told(world, directory, api, one_client):
+def test_what_passed_unrecorded_is_told(world, directory, raw, one_client):
     world.zone["plain.test"] = [world.public]
     sandbox = one_client.create(
         network_policy=NetworkPolicy(defaultAction="deny", egress=[NetworkRule(action="allow", target="plain.test")]),
@@ -184,13 +178,13 @@ def test_what_passed_unrecorded_is_told(world, directory, api, one_client):
     script = "import socket; s = socket.create_connection(('plain.test', 7001)); s.sendall(b'hello\\n'); print(s.recv(99))"
     code, out, err = run(sandbox, f'python3 -c "{script}"')
     assert code == 0 and world.public in out, (out, err)
-    state = api.get(f"/sandboxes/{sandbox.id}/network/recording").json()
+    state = raw.get(f"/sandboxes/{sandbox.id}/network/recording").json()
     assert (state["exchanges"], [one["host"] for one in state["notRecorded"]]) == (0, ["plain.test"]), state
-    told = [event for event in events(api, sandbox) if event["kind"] == "recording"]
+    told = [event for event in events(raw, sandbox) if event["kind"] == "recording"]
     assert [(event["name"], event["port"]) for event in told] == [("plain.test", 7001)], told
 
 
-def test_uploads_that_are_no_recordings_are_refused_with_why(recorded, api):
+def test_uploads_that_are_no_recordings_are_refused_with_why(recorded, raw):
     content = recorded[0]
     for wrong, why in [
         (b"hello", "does not begin with"),
@@ -198,26 +192,26 @@ def test_uploads_that_are_no_recordings_are_refused_with_why(recorded, api):
         (content[:-3], "was cut off"),
         (content[:200] + b"x" + content[201:], "the record at byte"),
     ]:
-        answer = api.post("/recordings", content=wrong)
+        answer = raw.post("/recordings", content=wrong)
         assert (answer.status_code, answer.json()["code"]) == (400, "RECORDING::INVALID"), answer.text
         assert why in answer.json()["message"], answer.text
 
 
-def test_mistakes_at_create_are_named(api):
+def test_mistakes_at_create_are_named(raw):
 
     for extensions, field in [
         ({"osb.network.record": "yes"}, "osb.network.record"),
         ({"osb.network.replay": "rec-none"}, "there is no recording"),
         ({"osb.network.record": "on", "osb.network.replay": "rec-none"}, "osb.network.replay"),
     ]:
-        answer = api.post("/sandboxes", json=minimal(extensions=extensions))
+        answer = raw.post("/sandboxes", json=minimal(extensions=extensions))
         assert answer.status_code == 400 and field in answer.json()["message"], answer.text
 
 
-def test_a_sandbox_that_is_not_recorded_says_so(api, one_client):
+def test_a_sandbox_that_is_not_recorded_says_so(raw, one_client):
     sandbox = one_client.create()
     for path in ("recording", "recording/file"):
-        answer = api.get(f"/sandboxes/{sandbox.id}/network/{path}")
+        answer = raw.get(f"/sandboxes/{sandbox.id}/network/{path}")
         assert (answer.status_code, answer.json()["code"]) == (404, "RECORDING::NOT_FOUND"), answer.text
 
 

@@ -12,7 +12,7 @@ from opensandbox.models.execd import RunCommandOpts
 from opensandbox.models.sandboxes import PVC, Host, Volume
 
 import osb
-from conftest import minimal, plain
+from conftest import minimal
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +33,6 @@ def server(shared, tmp_path_factory):
     configuration = f'[storage]\nallowed_host_paths = ["{shared}"]\n'
     with osb.running(tmp_path_factory, "osb-volumes", configuration) as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def raw(server):
-    with plain(server) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def pauses(raw):
-    return raw.get("/capabilities").json()["runtime"]["pause"]
 
 
 @pytest.fixture
