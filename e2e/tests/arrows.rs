@@ -66,6 +66,32 @@ fn crates_depend_on_each_other_as_designed() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Packages of a choice with their features, as cargo builds them here.
+fn features(choice: &[&str]) -> BTreeMap<String, String> {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--target", "x86_64-unknown-linux-gnu", "--prefix", "none", "--format", "{p}\t{f}"])
+        .args(choice)
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("is text");
+    let lines = text.lines().filter_map(|line| line.trim_end_matches(" (*)").split_once('\t'));
+    lines.map(|(package, features)| (package.to_owned(), features.to_owned())).collect()
+}
+
+/// A feature that only tests ask for makes cargo build its package, and all that stands on it, a second time.
+#[test]
+fn tests_are_built_with_what_ships() {
+    let ships = features(&["--package", "osb", "--package", "e2e", "--edges", "normal"]);
+    let tested = features(&["--workspace", "--edges", "normal,dev"]);
+    let other = ships.iter().filter(|(package, features)| tested.get(*package) != Some(features));
+    let other: Vec<String> =
+        other.map(|(package, features)| format!("{package}: {features}, not {:?}", tested.get(package))).collect();
+    assert!(other.is_empty(), "{}", other.join("\n"));
+    assert!(ships.len() > 100, "{} packages", ships.len());
+}
+
 #[test]
 fn every_package_carries_the_licence() {
     let metadata = metadata();
