@@ -75,6 +75,24 @@ fn a_command_runs_without_a_server_and_leaves_nothing() {
 }
 
 #[test]
+fn a_data_directory_that_the_api_process_cannot_reach_is_told_with_what_to_change() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let alone = Alone::new().expect("a copy of osb");
+    let closed = alone.scratch.path().join("closed");
+    std::fs::create_dir(&closed).expect("make it");
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).expect("close it");
+    let output = alone
+        .osb(&["server", "--host", "127.0.0.1", "--port", "0"])
+        .env("OSB_DATA_DIR", closed.join("data"))
+        .output()
+        .expect("osb runs");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "stderr: {err}");
+    assert!(err.contains("closed/data/exits") && err.contains("chmod o+x"), "stderr: {err}");
+    alone.nothing_left().expect("nothing is left");
+}
+
+#[test]
 fn exit_codes_and_signals_pass_through() {
     let alone = Alone::new().expect("a copy of osb");
     for (script, code) in [("exit 0", 0), ("exit 1", 1), ("exit 255", 255), ("kill -9 $$", 137), ("kill -15 $$", 143)] {

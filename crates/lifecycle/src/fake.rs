@@ -181,20 +181,21 @@ impl Runtime for FakeRuntime {
             if let Err(error) = inner.fail(Call::Create) {
                 return Poll::Ready(Err(error));
             }
-            let listeners = match &request.spec.network {
+            let steered = match &request.spec.network {
                 spec::Network::None => None,
                 spec::Network::Steered { reachable } => {
                     inner.reachable.insert(request.id.clone(), reachable.clone());
-                    Some(listeners()?)
+                    (request.listening)(listeners()?);
+                    Some(())
                 }
             };
             inner.sandboxes.insert(request.id.clone(), Observed::Running);
             if let Some(authority) = request.authority {
                 inner.authorities.insert(request.id.clone(), authority.to_owned());
             }
-            let network = if listeners.is_some() { "egress" } else { "none" }.to_owned();
+            let network = if steered.is_some() { "egress" } else { "none" }.to_owned();
             let receipt = Receipt { mode: "user".to_owned(), network, ..Receipt::default() };
-            Poll::Ready(Ok(Created { receipt, listeners }))
+            Poll::Ready(Ok(Created { receipt, listeners: None }))
         }))
     }
 

@@ -177,6 +177,9 @@ pub struct Create<'a> {
     pub pull_auth: Option<PullAuth>,
     /// Called with a sentence for people when something slow moves on. Must not block.
     pub progress: &'a (dyn Fn(String) + Send + Sync),
+    /// Called with the sandbox's sockets, for a steered network, as soon as they are there and before the sandbox
+    /// answers; more than once when the work begins anew, and the last are good. Must not block.
+    pub listening: &'a (dyn Fn(Listeners) + Send + Sync),
 }
 
 /// A registry login, for one pull. Its `Debug` shows nothing.
@@ -199,8 +202,8 @@ impl std::fmt::Debug for PullAuth {
 pub struct Created {
     /// What the kernel really applied.
     pub receipt: Receipt,
-    /// Its sockets, for a steered network. `None` also where an earlier request made the sandbox and somebody holds
-    /// them since.
+    /// Its sockets, for a steered network, unless [`Create::listening`] was called with them. `None` also where an earlier
+    /// request made the sandbox and somebody holds them since.
     pub listeners: Option<Listeners>,
 }
 

@@ -24,6 +24,9 @@ pub struct Client {
     socket: Arc<watch::Sender<Arc<AsyncFd<OwnedFd>>>>,
 }
 
+/// Hears of a sandbox's sockets before it is ready. Must not block.
+type Steered<'a> = &'a (dyn Fn(Vec<OwnedFd>) + Send + Sync);
+
 /// Why an attempt gave no answer.
 enum Lost {
     /// The jailer is gone; a new one may answer.
@@ -53,7 +56,19 @@ impl Client {
         fds: &[BorrowedFd<'_>],
         deadline: Duration,
     ) -> Result<(Reply, Vec<OwnedFd>)> {
-        let answered = tokio::time::timeout(deadline, self.ask_until_answered(request, fds)).await;
+        self.ask_hearing(request, fds, deadline, &drop).await
+    }
+
+    /// As [`Client::ask`], and gives the descriptors of each [`Reply::Steered`] to `steered` at once. That may happen
+    /// more than once when a jailer dies on the way; the last are good.
+    pub async fn ask_hearing(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        deadline: Duration,
+        steered: Steered<'_>,
+    ) -> Result<(Reply, Vec<OwnedFd>)> {
+        let answered = tokio::time::timeout(deadline, self.ask_until_answered(request, fds, steered)).await;
         let late = || Failure::internal(format!("the jailer did not answer within {} s", deadline.as_secs()));
         match answered.map_err(|_| late())?? {
             (Reply::Failed(failure), _) => Err(failure),
@@ -61,11 +76,16 @@ impl Client {
         }
     }
 
-    async fn ask_until_answered(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>)> {
+    async fn ask_until_answered(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        steered: Steered<'_>,
+    ) -> Result<(Reply, Vec<OwnedFd>)> {
         let mut changes = self.socket.subscribe();
         for _ in 0..ATTEMPTS {
             let socket = changes.borrow_and_update().clone();
-            match attempt(&socket, request, fds).await {
+            match attempt(&socket, request, fds, steered).await {
                 Ok(answer) => return Ok(answer),
                 Err(Lost::Failed(failure)) => return Err(failure),
                 Err(Lost::Jailer) => {}
@@ -89,6 +109,7 @@ async fn attempt(
     socket: &AsyncFd<OwnedFd>,
     request: &Request,
     fds: &[BorrowedFd<'_>],
+    steered: Steered<'_>,
 ) -> std::result::Result<(Reply, Vec<OwnedFd>), Lost> {
     let failed = |op: &str, errno: Errno| Lost::Failed(Failure::errno(op, errno));
     let (ours, theirs) = wire::pair().map_err(|errno| failed("make a reply socket", errno))?;
@@ -116,6 +137,10 @@ async fn attempt(
             Ok(Some((text, fds))) => {
                 let answer = serde_json::from_slice(text);
                 return match answer {
+                    Ok(Reply::Steered) => {
+                        steered(fds);
+                        continue;
+                    }
                     Ok(answer) => Ok((answer, fds)),
                     Err(error) => Err(Lost::Failed(Failure::internal(format!("read the jailer's answer: {error}")))),
                 };

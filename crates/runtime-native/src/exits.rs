@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
-use crate::error::{Context, Result};
+use crate::error::{Context, Failure, Result};
 
 /// Announcements that may wait to be taken; when more come the reader waits and the kernel keeps them.
 const QUEUE: usize = 1024;
@@ -21,7 +21,7 @@ const BUFFER_BYTES: usize = 4096;
 pub fn watch(exits: &Path) -> Result<mpsc::Receiver<SandboxId>> {
     let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).op("make an inotify descriptor")?;
     let wanted = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
-    inotify::add_watch(&events, exits, wanted).op(format!("watch {}", exits.display()))?;
+    inotify::add_watch(&events, exits, wanted).map_err(|errno| unreachable(exits, errno))?;
     let events = crate::sys::watch(events).op("watch an inotify descriptor")?;
     let (sender, receiver) = mpsc::channel(QUEUE);
     tokio::spawn(async move {
@@ -30,6 +30,20 @@ pub fn watch(exits: &Path) -> Result<mpsc::Receiver<SandboxId>> {
         }
     });
     Ok(receiver)
+}
+
+/// Why the directory cannot be watched. The usual reason is a data directory below one that is closed to others, as a
+/// home directory is: whoever watches has no privileges.
+fn unreachable(exits: &Path, errno: Errno) -> Failure {
+    let mut failure = Failure::errno(format!("watch {}", exits.display()), errno);
+    if errno == Errno::ACCESS {
+        failure.message = format!(
+            "{}: the process that answers requests runs without privileges and must be able to pass every directory \
+             above this one; open them for it (chmod o+x) or choose another data directory (OSB_DATA_DIR)",
+            failure.message
+        );
+    }
+    failure
 }
 
 async fn forward(events: &AsyncFd<OwnedFd>, sender: &mpsc::Sender<SandboxId>) -> std::result::Result<(), Errno> {

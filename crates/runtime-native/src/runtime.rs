@@ -5,6 +5,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lifecycle::runtime::{
@@ -183,22 +184,30 @@ impl NativeRuntime {
             fds.push(lease.ok_or_else(|| Failure::internal("a leased sandbox needs an engine with a lease"))?.as_fd());
         }
         let id = request.id;
-        let request = Request::Create(Box::new(plan));
+        let was_steered = AtomicBool::new(false);
+        let steered = |sockets| {
+            // Others than four mean nothing; the sockets are made anew then.
+            if let Ok(sockets) = <[OwnedFd; 4]>::try_from(sockets) {
+                was_steered.store(true, Ordering::Relaxed);
+                (request.listening)(Listeners::from(sockets));
+            }
+        };
+        let order = Request::Create(Box::new(plan));
         let deadline = start_deadline + CREATE_MARGIN;
         let until = Instant::now() + deadline;
         let mut attempts = 0;
         let answer = loop {
-            match self.client.ask(&request, &fds, until.saturating_duration_since(Instant::now())).await {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.client.ask_hearing(&order, &fds, left, &steered).await {
                 Err(failure) if failure.kind == Kind::NotFound && attempts < UNDONE_ATTEMPTS => attempts += 1,
                 answer => break answer?,
             }
         };
         match answer {
-            (Reply::Created { receipt }, sockets) => {
-                let listeners = match <[OwnedFd; 4]>::try_from(sockets) {
-                    Ok(sockets) => Some(Listeners::from(sockets)),
-                    Err(_) if is_steered => self.listen_again(id).await?,
-                    Err(_) => None,
+            (Reply::Created { receipt }, _) => {
+                let listeners = match is_steered && !was_steered.load(Ordering::Relaxed) {
+                    true => self.listen_again(id).await?,
+                    false => None,
                 };
                 Ok(Created { receipt: *receipt, listeners })
             }

@@ -134,8 +134,10 @@ pub enum Request {
 pub enum Reply {
     /// Done, nothing to say.
     Done,
-    /// The sandbox runs and its execd answers. Descriptors: the sockets of a steered network, unless an earlier request
-    /// got them.
+    /// The sockets of a steered network, as descriptors: sent as soon as the kernel has all of that network, while the
+    /// sandbox is still being made. [`Reply::Created`] or [`Reply::Failed`] follows.
+    Steered,
+    /// The sandbox runs and its execd answers.
     Created {
         /// What the kernel applied.
         receipt: Box<Receipt>,

@@ -58,8 +58,14 @@ fn id(text: &str) -> SandboxId {
 }
 
 async fn create(runtime: &NativeRuntime, id: &SandboxId, spec: &SandboxSpec) -> Result<Created, RuntimeError> {
-    let request = Create { id, spec, token: "token", authority: None, pull_auth: None, progress: &|_| {} };
-    runtime.create(request).await
+    let early = std::sync::Mutex::new(None);
+    let listening = |listeners| *early.lock().expect("not poisoned") = Some(listeners);
+    let request =
+        Create { id, spec, token: "token", authority: None, pull_auth: None, progress: &|_| {}, listening: &listening };
+    let created = runtime.create(request).await?;
+    let early = early.into_inner().expect("not poisoned");
+    assert!(early.is_none() || created.listeners.is_none(), "sockets came twice");
+    Ok(Created { listeners: created.listeners.or(early), ..created })
 }
 
 #[tokio::test]
@@ -158,7 +164,8 @@ async fn an_authority_is_named_to_every_process_whatever_the_caller_says() {
         (None, "/mine hello\n"),
     ] {
         let id = id("authority");
-        let request = Create { id: &id, spec: &spec, token: "token", authority, pull_auth: None, progress: &|_| {} };
+        let (progress, listening) = (&|_| {}, &|_| {});
+        let request = Create { id: &id, spec: &spec, token: "token", authority, pull_auth: None, progress, listening };
         runtime.create(request).await.expect("create");
         assert_eq!(runtime.next_end().await, id);
         assert_eq!(String::from_utf8_lossy(&runtime.console(&id, 1000).await.expect("console")), said);

@@ -18,7 +18,7 @@ mod tests;
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use report::{Report, Row};
 
@@ -84,16 +84,17 @@ pub async fn run(options: Options) -> Result<()> {
     let bench = Bench { options, scratch };
     let mut report = Report::new(machine::facts(&bench.options.revision, &bench.options.mitmdump.to_string_lossy())?);
     macro_rules! rows {
-        ($($name:literal => $run:expr),+ $(,)?) => {$(
-            if bench.wants($name) {
+        ($($name:literal => $run:expr),+ $(,)?) => {
+            bench.know(&[$($name),+])?;
+            $(if bench.wants($name) {
                 eprintln!("bench: {}", $name);
                 let rows: Vec<Row> = $run(&bench).await.with_context(|| format!("row {}", $name))?;
                 for row in rows {
                     eprint!("{}", row.text());
                     report.rows.push(row);
                 }
-            }
-        )+};
+            })+
+        };
     }
     rows! {
         "server" => row::footprint::server,
@@ -119,6 +120,14 @@ pub async fn run(options: Options) -> Result<()> {
 }
 
 impl Bench {
+    /// Refuses rows that do not exist.
+    fn know(&self, names: &[&str]) -> Result<()> {
+        match self.options.only.iter().find(|only| !names.contains(&only.as_str())) {
+            Some(unknown) => bail!("there is no row {unknown:?}; rows are {}", names.join(", ")),
+            None => Ok(()),
+        }
+    }
+
     fn wants(&self, name: &str) -> bool {
         self.options.only.is_empty() || self.options.only.iter().any(|only| only == name)
     }

@@ -117,13 +117,10 @@ pub fn run(jail: &Jail, mut order: Order<'_>, reply: OwnedFd) {
     let made = crate::policy::check(&order.plan, &jail.paths)
         .and_then(|()| crate::policy::check_kernel(&order.plan, jail.kernel()))
         .and_then(|()| volumes::check(&order.plan, &jail.host_paths))
-        .and_then(|()| make(jail, order, seat.as_ref()));
+        .and_then(|()| make(jail, order, seat.as_ref(), |sockets| answer(&reply, &Reply::Steered, &sockets)));
     match made {
-        Ok(Made { live, receipt, sockets }) => {
-            answer(&reply, &Reply::Created { receipt: Box::new(receipt) }, &sockets);
-            // The sockets are the asker's alone: a copy here would keep them open when all others are closed. Who wants
-            // them anew waits for the lock.
-            drop(sockets);
+        Ok(Made { live, receipt }) => {
+            answer(&reply, &Reply::Created { receipt: Box::new(receipt) }, &[]);
             drop((lock, reply));
             watch::until_end(jail, live);
         }
@@ -143,8 +140,6 @@ pub fn run(jail: &Jail, mut order: Order<'_>, reply: OwnedFd) {
 struct Made<'a> {
     live: Live<'a>,
     receipt: Receipt,
-    /// The sockets of a steered network.
-    sockets: Vec<OwnedFd>,
 }
 
 enum Claim {
@@ -239,7 +234,12 @@ impl Pipes {
     }
 }
 
-fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<Made<'a>> {
+fn make<'a>(
+    jail: &Jail,
+    order: Order<'a>,
+    seat: Option<&Seat>,
+    steered: impl FnOnce(Vec<OwnedFd>),
+) -> Result<Made<'a>> {
     let started = Instant::now();
     let deadline = started + Duration::from_millis(order.plan.start_deadline_ms);
     let plan = &order.plan;
@@ -313,14 +313,24 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<Made<'
     let namespaces = session::to_keep(jail, pid)?;
     let disk_root = disk.as_ref().map(|disk| disk::open_root(&disk.mount)).transpose().op("open the disk")?;
     let limits = receipt::Limits::read(jail, plan, group.as_ref(), disk_root.as_ref());
+    let sockets = take_sockets(plan, pipes.control.0.as_fd(), pipes.errors.0.as_fd(), deadline)?;
+    let is_steered = !sockets.is_empty();
+    if is_steered {
+        // The sockets are the asker's alone: a copy here would keep them open when all others are closed. He has them
+        // served while execd starts; who wants them anew waits for the lock.
+        steered(sockets);
+    }
     await_exec(pipes.errors.0.as_fd(), deadline).map_err(|failure| match plan.kernel {
         Kernel::Host => failure,
         Kernel::Gvisor => with_console(failure, &pipes.console.0),
     })?;
 
+    if !is_steered && plan.network != Network::None {
+        return Err(Failure::internal("the sandbox's first process made no network"));
+    }
+
     // execd reads its configuration first, so nothing of the user's runs before the kernel's word is taken.
-    let sockets = take_sockets(plan, pipes.control.0.as_fd())?;
-    let way_out = if sockets.is_empty() { "none" } else { "egress" };
+    let way_out = if is_steered { "egress" } else { "none" };
     let receipt = receipt::read(jail, plan, pid, slot, limits, way_out)?;
     boot_execd(order.boot, plan, pipes.control.0.as_fd(), pipes.boot.1, deadline)?;
     let mut status = StatusReader::new(pipes.status.0);
@@ -345,12 +355,23 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<Made<'
         _namespaces: namespaces,
         watching: Some(watching),
     };
-    Ok(Made { live, receipt, sockets })
+    Ok(Made { live, receipt })
 }
 
-/// The sockets of a steered network, once the kernel has said that it has all of that; none for another.
-fn take_sockets(plan: &Plan, control: BorrowedFd<'_>) -> Result<Vec<OwnedFd>> {
+/// The sockets of a steered network, once the kernel has said that it has all of that; none for another, and none when
+/// the first process reports an error or ends before, which [`await_exec`] tells.
+fn take_sockets(
+    plan: &Plan,
+    control: BorrowedFd<'_>,
+    errors: BorrowedFd<'_>,
+    deadline: Instant,
+) -> Result<Vec<OwnedFd>> {
     if plan.network == Network::None {
+        return Ok(Vec::new());
+    }
+    let mut fds = [(control, PollFlags::IN), (errors, PollFlags::IN)].map(|(fd, on)| PollFd::from_borrowed_fd(fd, on));
+    wait(&mut fds, deadline)?;
+    if fds[0].revents().is_empty() {
         return Ok(Vec::new());
     }
     let missing = || Failure::internal("the kernel has less of the sandbox's network than was asked for");

@@ -45,7 +45,7 @@ use crate::gvisor::Runsc;
 use crate::idrange::Foreign;
 use crate::init::Ids;
 use crate::paths::Paths;
-use crate::sys::{self, Forked};
+use crate::sys::{self, Forked, Offspring};
 use crate::volumes::{self, host::HostPaths};
 use crate::wire::{self, Kernel, Plan, Reply, Request};
 use crate::{probe, seccomp};
@@ -140,6 +140,7 @@ impl Jail {
         host_paths.hidden.push(config.data_dir.clone());
         let user_ids = userids::UserIds::discover(mode);
         volumes::named::sweep(&paths, |path| user_ids.remove_tree(path))?;
+        crate::network::prepare();
         Ok(Self {
             paths,
             mode,
@@ -336,7 +337,10 @@ impl Jailer {
             Ok(Forked::Parent(pid)) => {
                 self.children.insert(pid);
             }
-            Ok(Forked::Child) => self.work(request, reply, fds, disk),
+            Ok(Forked::Child) => {
+                sys::prefer_latency(Offspring::AsUsual);
+                self.work(request, reply, fds, disk)
+            }
             Err(errno) => refuse(&reply, Failure::errno("fork a worker", errno)),
         }
     }

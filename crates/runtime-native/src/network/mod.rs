@@ -27,6 +27,7 @@ use crate::error::{Failure, Kind, Result};
 #[cfg(test)]
 mod tests;
 
+pub(crate) use rules::prepare;
 pub(crate) use sockets::are_ours;
 pub(crate) use sockets::open as listen;
 

@@ -5,6 +5,7 @@
 
 use std::os::fd::OwnedFd;
 
+use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::netlink::NETFILTER;
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -30,7 +31,7 @@ const HEADER_BYTES: usize = 16;
 const ANSWER_BYTES: usize = 64 << 10;
 
 /// Messages that go to the kernel in one piece.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
     /// Where each begins, and what it is for.
@@ -88,16 +89,17 @@ impl Batch {
         let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)
             .map_err(failed)?;
         rustix::net::send(&socket, &self.bytes, SendFlags::empty()).map_err(failed)?;
-        let mut buffer = vec![0; ANSWER_BYTES];
+        let mut buffer = Vec::with_capacity(ANSWER_BYTES);
         let (mut answered, mut told) = (false, None);
         loop {
-            let length = match rustix::net::recv(&socket, &mut buffer[..], RecvFlags::DONTWAIT) {
-                Ok((length, _)) => length,
+            buffer.clear();
+            match rustix::net::recv(&socket, spare_capacity(&mut buffer), RecvFlags::DONTWAIT) {
+                Ok(_) => {}
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) if answered => return Ok((socket, told)),
                 Err(errno) => return Err(failed(errno)),
             };
-            let mut rest = &buffer[..length];
+            let mut rest = &buffer[..];
             while let Some((kind, sequence, body)) = take(&mut rest) {
                 answered = true;
                 if kind != ERROR {

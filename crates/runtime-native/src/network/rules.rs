@@ -2,6 +2,7 @@
 
 use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
+use std::sync::LazyLock;
 
 use protocol::network::Cidr;
 
@@ -64,8 +65,22 @@ fn reachable_set(family: Family) -> &'static str {
     }
 }
 
+/// All but the ranges, which is the same for every sandbox: built once, by [`prepare`] before the jailer forks.
+static FIXED: LazyLock<Batch> = LazyLock::new(fixed);
+
+/// Builds what is the same for every sandbox, so that processes that are forked afterwards have it.
+pub fn prepare() {
+    LazyLock::force(&FIXED);
+}
+
 /// Puts all into the kernel, or nothing.
 pub fn load(reachable: &[Cidr]) -> Result<()> {
+    let mut batch = FIXED.clone();
+    add_elements(&mut batch, reachable);
+    send(batch).map(drop)
+}
+
+fn fixed() -> Batch {
     let mut batch = begin();
     batch.add("make the table", NEW_TABLE, CREATE | EXCLUSIVE, &header(INET), |to| to.text(1, TABLE));
     for (family, key_type, key_bytes) in [(V4, 7, 4), (V6, 8, 16)] {
@@ -92,8 +107,7 @@ pub fn load(reachable: &[Cidr]) -> Result<()> {
             to.nest(4, |list| steps.iter().for_each(|step| step.write(list)));
         });
     }
-    add_elements(&mut batch, reachable);
-    send(batch).map(drop)
+    batch
 }
 
 /// Empties both sets and fills them again, for everybody at the same moment.

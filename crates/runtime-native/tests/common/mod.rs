@@ -117,8 +117,14 @@ impl Jailer {
     /// Makes a sandbox with a network; its sockets come beside the receipt.
     pub fn create_steered(&self, plan: &Plan, script: &str) -> Result<(Receipt, Listeners), Failure> {
         let boot = boot(plan, script);
-        match self.ask(&Request::Create(Box::new(plan.clone())), &[boot.as_fd()]) {
-            (Reply::Created { receipt }, sockets) => Ok((*receipt, four(sockets))),
+        let answers = self.send(&Request::Create(Box::new(plan.clone())), &[boot.as_fd()]);
+        let listeners = match receive(&answers) {
+            (Reply::Steered, sockets) => four(sockets),
+            (Reply::Failed(failure), _) => return Err(failure),
+            other => panic!("unexpected reply {other:?}"),
+        };
+        match receive(&answers) {
+            (Reply::Created { receipt }, _) => Ok((*receipt, listeners)),
             (Reply::Failed(failure), _) => Err(failure),
             other => panic!("unexpected reply {other:?}"),
         }

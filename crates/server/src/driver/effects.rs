@@ -9,6 +9,7 @@ use lifecycle::state::{Event, PauseCause, State};
 use protocol::error::code;
 use protocol::hooks::Moment;
 use secrecy::ExposeSecret as _;
+use tokio::sync::mpsc;
 
 use super::Driver;
 use crate::app::App;
@@ -85,19 +86,37 @@ impl Driver {
                 credentials.authority.clone_from(pem);
             }
             let token = app.auth.token(id.as_str());
-            let request = Create {
-                id: &id,
-                spec: &spec,
-                token: token.expose_secret(),
-                authority: authority.as_deref(),
-                pull_auth: auth,
-                progress: &progress,
+            let (early, mut arriving) = mpsc::unbounded_channel();
+            let making = async {
+                let listening = move |listeners| drop(early.send(listeners));
+                let request = Create {
+                    id: &id,
+                    spec: &spec,
+                    token: token.expose_secret(),
+                    authority: authority.as_deref(),
+                    pull_auth: auth,
+                    progress: &progress,
+                    listening: &listening,
+                };
+                app.runtime.create(request).await
             };
-            match app.runtime.create(request).await {
+            // The network is served while the rest of the sandbox is being made.
+            let serving = async {
+                let mut served = None;
+                while let Some(listeners) = arriving.recv().await {
+                    let listeners = Some(listeners);
+                    served = Some(app.network.serve(&app, &id, &spec, credentials.as_ref(), listeners).await);
+                }
+                served
+            };
+            let (created, served) = tokio::join!(making, serving);
+            match created {
                 Ok(created) => {
-                    if let Err(message) =
-                        app.network.serve(&app, &id, &spec, credentials.as_ref(), created.listeners).await
-                    {
+                    let served = match served {
+                        Some(served) => served,
+                        None => app.network.serve(&app, &id, &spec, credentials.as_ref(), created.listeners).await,
+                    };
+                    if let Err(message) = served {
                         // What was made is removed as all that is left of a failed sandbox is.
                         return failed(&RuntimeError::new(ErrorKind::Internal, message));
                     }
