@@ -9,8 +9,8 @@ import pytest
 import clients
 import osb
 
-# An ordinary user's server refuses gVisor, which that module shows as root.
-collect_ignore = ["test_gvisor.py"] if os.environ.get("OSB_E2E_USER") else []
+# An ordinary user's server refuses gVisor, which those modules show as root.
+collect_ignore = ["test_gvisor.py", "test_gvisor_names.py"] if os.environ.get("OSB_E2E_USER") else []
 
 # Lines of a failure that are told again at the end of the run.
 REASON_LINES = 12

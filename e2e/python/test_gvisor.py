@@ -26,21 +26,55 @@ from test_commands import (  # noqa: F401
 )
 from test_credentials import (  # noqa: F401
     directory,
+    programs,
     test_a_planted_secret_is_nowhere_in_the_sandbox,
+    test_every_program_uses_a_credential_that_it_never_sees,
+    test_everything_else_is_closed_and_what_is_not_bound_is_not_opened,
     test_os_089_a_vault_outlives_pause_resume_and_the_egress_process,
     test_the_vault_can_be_emptied_and_filled_again_while_it_is_used,
 )
 from test_files import files, test_bytes_are_written_and_read, test_streams_go_in_and_out  # noqa: F401
 from test_network import (  # noqa: F401
+    policy_port,
+    test_a_pause_keeps_the_policy,
     test_addresses_networks_and_wildcards,
     test_attack_26_there_is_nobody_next_to_a_sandbox,
     test_attack_27_without_a_policy_the_public_internet_and_nothing_private,
     test_attack_28_a_name_that_turns_private_is_refused,
     test_attack_29_what_could_carry_a_tunnel_is_closed,
     test_attack_31_a_tighter_policy_cuts_what_it_forbids_and_nothing_else,
+    test_events_tell_what_was_refused_and_what_would_permit_it,
+    test_names_are_allowed_and_rules_patched_and_deleted_by_the_published_clients,
+    test_os_076_attack_31_the_egress_process_is_killed_twenty_times_and_nothing_denied_passes,
     test_os_076_policy_and_names_hold_when_the_whole_server_is_killed,
+    test_os_078_a_change_is_whole_whoever_asked_for_it_leaves,
     test_os_081_ipv6_is_under_the_same_policy,
+    test_ports,
+    test_the_calls_of_the_policy_port,
+    test_the_policy_commands,
+    test_the_stream_of_events_goes_on_with_a_new_egress_process,
+    test_unknown_values_are_refused_and_never_guessed,
+    test_watch_tells_how_to_permit_what_was_refused,
+    test_what_means_nothing_is_refused_by_its_field,
     test_what_the_operator_denies_no_policy_opens,
+)
+from test_vault import (  # noqa: F401
+    commands,
+    port,
+    raw_plain,
+    refused,
+    test_a_sandbox_and_a_run_can_be_made_with_a_vault,
+    test_a_sandbox_that_was_not_made_for_it_has_no_vault,
+    test_a_vault_is_made_changed_read_and_deleted_by_the_published_clients,
+    test_attack_32_no_value_is_kept_or_told_anywhere,
+    test_conflicts_and_mistakes_are_told_by_status_and_change_nothing,
+    test_os_088_a_policy_does_not_leave_a_binding_behind,
+    test_os_088_what_a_create_demands_of_its_vault,
+    test_os_089_a_vault_outlives_the_egress_process_and_the_server,
+    test_os_089_a_vault_whose_holders_are_all_gone_is_lost_and_says_so,
+    test_the_calls_of_the_vault_one_by_one,
+    test_the_command_line_sets_shows_removes_and_clears,
+    test_os_078_a_change_is_whole_whoever_asked_for_it_leaves as test_os_078_a_change_is_whole_whoever_asked_for_it_leaves_of_a_vault,
 )
 
 # An ordinary user of every machine.
@@ -83,6 +117,11 @@ def server(world, origins, directory, shared, tmp_path_factory):
 
 @pytest.fixture
 def net(server):
+    return server
+
+
+@pytest.fixture
+def held(server):
     return server
 
 
