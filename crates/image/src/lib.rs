@@ -35,7 +35,7 @@ pub use credentials::Credentials;
 pub use error::Error;
 pub use in_process::InProcess;
 pub use layer_id::{InvalidLayerId, LayerId};
-pub use model::{Image, ImageConfig, Pruned, Removed};
+pub use model::{Bounds, Image, ImageConfig, Pruned, Removed};
 pub use platform::{InvalidPlatform, Platform};
 pub use progress::{Progress, Stage};
 pub use reference::Reference;

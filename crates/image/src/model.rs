@@ -55,10 +55,20 @@ pub struct Removed {
     pub image: Option<String>,
 }
 
+/// Until when images stay that nobody uses. The default bounds nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Bounds {
+    /// Most bytes of file content of all layers together; images unused for longest go first. Layers of sandboxes count,
+    /// and stay.
+    pub max_bytes: Option<u64>,
+    /// How long an image stays after it was last asked for.
+    pub unused_for: Option<std::time::Duration>,
+}
+
 /// What a prune took away.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pruned {
-    /// Ids of images that had lost their last name.
+    /// Ids of images that had lost their last name, or were unused for too long.
     pub images: Vec<String>,
     /// Layers that no image and no sandbox needed.
     pub layers: Vec<LayerId>,

@@ -2,7 +2,9 @@
 
 mod support;
 
-use image::{EnsureOptions, Error, Platform, Stage};
+use std::time::Duration;
+
+use image::{Bounds, EnsureOptions, Error, Image, Platform, Pruned, Stage};
 use support::real::{Auth, PASSWORD, Registry, USERNAME};
 use support::*;
 
@@ -169,4 +171,76 @@ async fn a_moved_tag_is_seen_by_a_pull() {
         ground.store.list().await.unwrap().iter().map(|image| image.references.len()).collect::<Vec<_>>(),
         [1, 0]
     );
+}
+
+/// Makes the layers of an image look as if nobody had asked for them for so many hours.
+fn forget(ground: &Ground, image: &Image, hours: u64) {
+    for layer in &image.layers {
+        let path = ground.directory.path().join("store/layers").join(format!("{layer}.json"));
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(std::time::SystemTime::now() - Duration::from_secs(hours * 3600)).unwrap();
+    }
+}
+
+async fn names(ground: &Ground) -> Vec<String> {
+    let images = ground.store.list().await.unwrap();
+    images.iter().flat_map(|image| &image.references).map(|name| name.rsplit('/').next().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn images_that_nobody_uses_go_by_age_and_by_size() {
+    let registry = Registry::start(Auth::Nobody);
+    let ground = Ground::new().await;
+    let mut images = Vec::new();
+    for (tag, seed, hours) in [("a", 1, 50), ("b", 2, 40), ("c", 3, 30), ("d", 4, 0)] {
+        registry.push("app", tag, &Recipe::new(own_architecture(), &[noise(seed, 100_000)])).await;
+        let image = ground.ensure(&format!("{}/app:{tag}", registry.host)).await.unwrap();
+        forget(&ground, &image, hours);
+        images.push(image);
+    }
+    let archive = ground.directory.path().join("import.tar");
+    std::fs::write(&archive, tar(&[("imported", b"x")])).unwrap();
+    let imported = ground.store.import(&archive, Some("imported:1"), &|_| {}).await.unwrap();
+    forget(&ground, &imported, 1000);
+    let collect = async |in_use: &[&Image], bounds: Bounds| {
+        let in_use = in_use.iter().flat_map(|image| image.layers.clone()).collect();
+        ground.store.collect(&in_use, bounds).await.unwrap()
+    };
+    let old = |hours: u64| Bounds { unused_for: Some(Duration::from_secs(hours * 3600)), ..Bounds::default() };
+    let small = |bytes| Bounds { max_bytes: Some(bytes), ..Bounds::default() };
+
+    assert_eq!(collect(&[], Bounds::default()).await, Pruned::default());
+    assert_eq!(collect(&[], old(51)).await, Pruned::default());
+    // A sandbox stands on it.
+    assert_eq!(collect(&[&images[0]], old(45)).await, Pruned::default());
+    let pruned = collect(&[], old(45)).await;
+    assert_eq!(
+        (pruned.images, pruned.layers, pruned.bytes),
+        (vec![images[0].id.clone()], images[0].layers.clone(), 100_000)
+    );
+    assert!(!ground.layers().join(images[0].layers[0].as_str()).exists());
+    assert_eq!(names(&ground).await, ["app:b", "app:c", "app:d", "imported:1"].map(|name| name.to_owned()));
+
+    assert_eq!(collect(&[], small(300_001)).await, Pruned::default());
+    // The one unused for longest stays where it is in use; what was just asked for stays, and so does what was imported.
+    assert_eq!(collect(&[&images[1]], small(250_000)).await.images, [images[2].id.clone()]);
+    assert_eq!(collect(&[], small(0)).await.images, [images[1].id.clone()]);
+    assert_eq!(names(&ground).await, ["app:d", "imported:1"].map(|name| name.to_owned()));
+    // What went is had again.
+    assert_eq!(ground.ensure(&format!("{}/app:a", registry.host)).await.unwrap().id, images[0].id);
+}
+
+#[tokio::test]
+async fn what_was_imported_under_a_pulled_name_is_not_collected() {
+    let registry = Registry::start(Auth::Nobody);
+    let ground = Ground::new().await;
+    let name = format!("{}/app:a", registry.host);
+    registry.push("app", "a", &simple()).await;
+    let archive = ground.directory.path().join("import.tar");
+    std::fs::write(&archive, tar(&[("imported", b"x")])).unwrap();
+    let image = ground.store.import(&archive, Some(&name), &|_| {}).await.unwrap();
+    forget(&ground, &image, 1000);
+    let bounds = Bounds { unused_for: Some(Duration::from_secs(3600)), max_bytes: Some(0) };
+    assert_eq!(ground.store.collect(&Default::default(), bounds).await.unwrap(), Pruned::default());
+    assert_eq!(ground.ensure(&name).await.unwrap().id, image.id);
 }

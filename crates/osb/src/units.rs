@@ -83,6 +83,15 @@ pub fn parse_size(text: &str) -> Result<String, String> {
     }
 }
 
+/// Reads a size: `512Mi`, `20Gi`, `1073741824`; gives bytes.
+///
+/// # Errors
+/// A sentence with the accepted forms.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let text = parse_size(text)?;
+    lifecycle::quantity::storage(&text).ok_or_else(|| format!("`{text}` is too large"))
+}
+
 /// Checks a number of cores as the protocol takes it: `2`, `0.5`, `500m`; returns it as it was given.
 ///
 /// # Errors

@@ -11,6 +11,7 @@ mod auth;
 pub mod config;
 mod driver;
 mod errors;
+mod images;
 mod middleware;
 mod network;
 mod proxy;

@@ -118,6 +118,7 @@ pub async fn serve(
     app.tasks.spawn(crate::network::keep(app.clone()));
     app.tasks.spawn(crate::network::listen(app.clone()));
     app.tasks.spawn(crate::volumes::keep(app.clone()));
+    app.tasks.spawn(crate::images::keep(app.clone()));
     app.tasks.spawn(sweep::ends(app.clone()));
     app.tasks.spawn(sweep::rounds(app.clone()));
     app.tasks.spawn(app.ports.clone().expire());

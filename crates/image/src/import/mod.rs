@@ -73,6 +73,7 @@ pub(crate) async fn import(
                 None => found.names,
             },
             admission: Admission::everybody(),
+            is_fetched: false,
         })
         .await?;
     progress(Progress { stage: Stage::Done, ..at });

@@ -3,6 +3,7 @@
 //! Many processes may use one store. Nothing here is kept in memory but work under way, so that
 //! what another process pulled is seen at once. Records change only under a lock; see [`records`].
 
+mod collect;
 mod flight;
 mod prune;
 mod pull;
@@ -18,7 +19,9 @@ use std::time::Duration;
 use secrecy::ExposeSecret;
 
 use crate::registry::{Session, blocking};
-use crate::{Credentials, Error, Image, LayerId, Platform, Progress, Pruned, Reference, Removed, Stage, Unpack};
+use crate::{
+    Bounds, Credentials, Error, Image, LayerId, Platform, Progress, Pruned, Reference, Removed, Stage, Unpack,
+};
 use flight::Flights;
 pub(crate) use pull::Outcome;
 use records::{ImageRecord, NameRecord, Records};
@@ -251,6 +254,15 @@ impl Store {
     /// The store cannot be read or written, or a layer cannot be removed.
     pub async fn prune(&self, in_use: &BTreeSet<LayerId>) -> Result<Pruned, Error> {
         prune::prune(&self.shared, in_use).await
+    }
+
+    /// As [`Store::prune`], and takes images away that go beyond the bounds, with their names: only such as a registry gave,
+    /// and never one that a sandbox stands on or that was asked for within the last minute.
+    ///
+    /// # Errors
+    /// As [`Store::prune`].
+    pub async fn collect(&self, in_use: &BTreeSet<LayerId>, bounds: Bounds) -> Result<Pruned, Error> {
+        collect::collect(&self.shared, in_use, bounds).await
     }
 
     async fn with<T: Send + 'static>(

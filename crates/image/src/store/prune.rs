@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::records::Records;
+use super::records::{Exclusive, Records};
 use super::{Shared, Wanted};
 use crate::digest::Digest;
 use crate::registry::blocking;
@@ -41,16 +41,7 @@ pub(super) fn remove(records: &Records, wanted: &Wanted) -> Result<Removed, Erro
                     return Err(Error::AmbiguousId { prefix: prefix.clone() });
                 }
             }
-            for mut name in records.names()? {
-                let before = name.targets.len();
-                name.targets.retain(|target| !matching.contains(&target.image));
-                if name.targets.is_empty() {
-                    records.remove_name(&exclusive, &name.name)?;
-                    removed.references.push(name.name);
-                } else if name.targets.len() < before {
-                    records.write_name(&exclusive, &name)?;
-                }
-            }
+            removed.references = take_names(records, &exclusive, &matching)?;
             matching
         }
     };
@@ -62,6 +53,22 @@ pub(super) fn remove(records: &Records, wanted: &Wanted) -> Result<Removed, Erro
         }
     }
     Ok(removed)
+}
+
+/// Takes the names of images away; gives those that mean nothing any more.
+pub(super) fn take_names(records: &Records, exclusive: &Exclusive, images: &[Digest]) -> Result<Vec<String>, Error> {
+    let mut gone = Vec::new();
+    for mut name in records.names()? {
+        let before = name.targets.len();
+        name.targets.retain(|target| !images.contains(&target.image));
+        if name.targets.is_empty() {
+            records.remove_name(exclusive, &name.name)?;
+            gone.push(name.name);
+        } else if name.targets.len() < before {
+            records.write_name(exclusive, &name)?;
+        }
+    }
+    Ok(gone)
 }
 
 pub(super) async fn prune(shared: &Arc<Shared>, in_use: &BTreeSet<LayerId>) -> Result<Pruned, Error> {

@@ -59,6 +59,7 @@ impl Pull<'_> {
                 manifest_bytes: Some(bytes),
                 names: vec![self.name.clone()],
                 admission: self.admission(),
+                is_fetched: true,
             })
             .await?;
         tracker.done();
@@ -166,6 +167,7 @@ pub(crate) struct Outcome {
     pub(crate) manifest_bytes: Option<Vec<u8>>,
     pub(crate) names: Vec<Reference>,
     pub(crate) admission: Admission,
+    pub(crate) is_fetched: bool,
 }
 
 impl Shared {
@@ -290,7 +292,10 @@ impl Shared {
                 size_bytes,
                 created_at: outcome.configuration.created_at,
                 pulled_at: jiff::Timestamp::now(),
-                keeps_without_name: outcome.names.is_empty() || known.is_some_and(|known| known.keeps_without_name),
+                keeps_without_name: outcome.names.is_empty()
+                    || known.as_ref().is_some_and(|known| known.keeps_without_name),
+                // What was imported once may have no registry that still has it.
+                is_fetched: outcome.is_fetched && known.is_none_or(|known| known.is_fetched),
             };
             records.write_image(&exclusive, &record)?;
             for name in &outcome.names {

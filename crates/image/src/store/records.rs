@@ -47,6 +47,9 @@ pub(super) struct ImageRecord {
     pub(super) pulled_at: jiff::Timestamp,
     /// An import without a name; it stays until it is removed by its id.
     pub(super) keeps_without_name: bool,
+    /// Every byte of it came from a registry, which can be asked again.
+    #[serde(default)]
+    pub(super) is_fetched: bool,
 }
 
 /// A name and the images that it means, one per platform.

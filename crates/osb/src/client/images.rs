@@ -1,5 +1,7 @@
 //! The image store of a server.
 
+use std::time::Duration;
+
 use futures_util::Stream;
 use protocol::lifecycle::{ImageAuth, ImageInfo};
 use reqwest::{Body, Method, Response};
@@ -70,9 +72,16 @@ impl Client {
         self.send(self.request(Method::DELETE, &path), Patience::Usual).await.map(drop)
     }
 
-    /// Removes what no image and no sandbox needs.
-    pub async fn prune_images(&self) -> Result<Value, Failure> {
-        self.json(self.request(Method::POST, "/images/prune"), Patience::Unlimited).await
+    /// Removes what no image and no sandbox needs, and pulled images beyond these bounds.
+    pub async fn prune_images(&self, max_bytes: Option<u64>, unused_for: Option<Duration>) -> Result<Value, Failure> {
+        let mut body = json!({});
+        if let Some(bytes) = max_bytes {
+            body["maxBytes"] = bytes.into();
+        }
+        if let Some(time) = unused_for {
+            body["unusedForSeconds"] = time.as_secs().into();
+        }
+        self.json(self.request(Method::POST, "/images/prune").json(&body), Patience::Unlimited).await
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Subcommand;
 use protocol::lifecycle::{ImageAuth, ImageInfo};
@@ -57,8 +58,18 @@ pub enum ImageCommand {
         #[arg(required = true)]
         references: Vec<String>,
     },
-    /// Remove what no image and no sandbox needs
-    Prune,
+    /// Remove what no image and no sandbox needs, and pulled images that nobody uses
+    #[command(
+        after_help = "Examples:\n  osb image prune                                  what no image needs\n  osb image prune --unused-for 30d                 pulled images, too, that nobody asked for in 30 days\n  osb image prune --max-size 20Gi                  and those unused for longest, until 20 GiB are left\n\nWhat a sandbox or a snapshot stands on stays, and so does what was imported. The server does the same by itself with\n[images] max_size and unused_days."
+    )]
+    Prune {
+        /// Remove pulled images that nobody asked for in this time, for example 30d or 12h
+        #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
+        unused_for: Option<Duration>,
+        /// Remove pulled images, those unused for longest first, until all take no more than this, for example 20Gi
+        #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+        max_size: Option<u64>,
+    },
 }
 
 /// Runs one of the commands.
@@ -108,11 +119,14 @@ pub async fn run(ctx: &Context, command: &ImageCommand) -> Outcome {
             }
             return rows.finish(&ctx.printer);
         }
-        ImageCommand::Prune => {
-            let pruned = client.prune_images().await?;
+        ImageCommand::Prune { unused_for, max_size } => {
+            let pruned = client.prune_images(*max_size, *unused_for).await?;
             ctx.printer.document(&pruned, || {
                 let freed = pruned["bytes"].as_u64().unwrap_or(0);
-                format!("{} are free again", units::size(freed))
+                let images = pruned["images"].as_array().map_or(0, Vec::len);
+                let images =
+                    if images == 1 { "1 image is gone".to_owned() } else { format!("{images} images are gone") };
+                format!("{images}, {} are free again", units::size(freed))
             })?;
         }
     }

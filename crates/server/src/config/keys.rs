@@ -84,6 +84,18 @@ pub(super) const KEYS: &[Key] = &[
         "registries host[:port] that speak plain HTTP, beside loopback",
     ),
     key(
+        "images.max_size",
+        Kind::Text,
+        None,
+        "bytes, for example 50Gi, of all unpacked images, beyond which pulled ones go that are unused for longest; unset keeps all",
+    ),
+    key(
+        "images.unused_days",
+        Kind::Integer { min: 1, max: 3650 },
+        None,
+        "days after which a pulled image goes that nobody asked for; unset keeps all",
+    ),
+    key(
         "egress.default_policy",
         Kind::OneOf(&["public", "nothing", "all"]),
         Some("\"public\""),

@@ -167,7 +167,7 @@ impl Values {
                     self.get("native.grace_seconds").and_then(|v| v.as_float()).expect("has a default"),
                 ),
             },
-            images: Images { plain_http_hosts: self.list("images.plain_http_hosts") },
+            images: self.images()?,
             storage: self.storage()?,
             egress: Egress {
                 default_policy: match self.text("egress.default_policy").as_deref() {
@@ -189,13 +189,32 @@ impl Values {
         })
     }
 
+    /// The refusal of a value that is of the right kind and means nothing.
+    fn wrong(&self, key: &'static str, problem: String) -> ConfigError {
+        let origin = self.0.get(key).map_or(Source::Default, |(_, source)| source.clone());
+        ConfigError::Value { key, origin, problem }
+    }
+
+    /// Where images come from, and how long they stay.
+    fn images(&self) -> Result<Images, ConfigError> {
+        let size = "images.max_size";
+        let max_bytes = match self.text(size) {
+            None => None,
+            Some(text) => match quantity::storage(&text) {
+                Some(bytes) if bytes > 0 => Some(bytes),
+                _ => return Err(self.wrong(size, format!("\"{text}\" is no size, such as 50Gi"))),
+            },
+        };
+        let days = self.number("images.unused_days");
+        let unused_for = days.map(|days| Duration::from_secs(days * 24 * 60 * 60));
+        let bounds = image::Bounds { max_bytes, unused_for };
+        Ok(Images { plain_http_hosts: self.list("images.plain_http_hosts"), bounds })
+    }
+
     /// What volumes there may be.
     fn storage(&self) -> Result<Storage, ConfigError> {
         let (paths, size) = ("storage.allowed_host_paths", "storage.volume_default_size");
-        let wrong = |key: &'static str, problem: String| {
-            let origin = self.0.get(key).map_or(Source::Default, |(_, source)| source.clone());
-            ConfigError::Value { key, origin, problem }
-        };
+        let wrong = |key: &'static str, problem: String| self.wrong(key, problem);
         let allowed_host_paths = self.list(paths);
         for path in &allowed_host_paths {
             if let Some(mistake) = volume::mistake_in_path(path) {

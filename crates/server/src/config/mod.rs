@@ -120,6 +120,8 @@ pub struct Native {
 pub struct Images {
     /// Registries that speak plain HTTP, `host[:port]`, beside those on loopback.
     pub plain_http_hosts: Vec<String>,
+    /// Until when pulled images stay that nobody uses.
+    pub bounds: image::Bounds,
 }
 
 /// Volumes.

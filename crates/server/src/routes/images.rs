@@ -3,7 +3,6 @@
 //! Pull and import answer with JSON lines: `{"message": ...}` while they go on, at the end `{"image": ...}` or
 //! `{"error": {"code", "message"}}`. What fails at once is answered as a plain error.
 
-use std::collections::BTreeSet;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use http::{StatusCode, header};
-use image::{Credentials, EnsureOptions, Image, LayerId, Platform, Progress, Store};
+use image::{Bounds, Credentials, EnsureOptions, Image, Platform, Progress, Store};
 use protocol::error::code;
 use protocol::lifecycle::{ImageAuth, ImageInfo, PlatformSpec};
 use secrecy::SecretString;
@@ -28,6 +27,7 @@ use super::body::Body;
 use super::query::Query;
 use crate::app::App;
 use crate::errors::ApiError;
+use crate::images::in_use;
 use crate::middleware::Slot;
 use crate::wire;
 
@@ -118,18 +118,29 @@ pub(super) async fn remove(State(app): Shared, Path(reference): Path<String>) ->
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// `POST /images/prune`.
-pub(super) async fn prune(State(app): Shared, Extension(slot): Extension<Slot>) -> Result<Json<Value>, ApiError> {
+/// Which images a prune takes beside those without a name.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct PruneRequest {
+    /// Bytes of all unpacked images, beyond which pulled ones go that are unused for longest.
+    #[serde(default)]
+    max_bytes: Option<u64>,
+    /// Seconds after which a pulled image goes that nobody asked for.
+    #[serde(default)]
+    unused_for_seconds: Option<u64>,
+}
+
+/// `POST /images/prune`, with a body or without.
+pub(super) async fn prune(
+    State(app): Shared,
+    Extension(slot): Extension<Slot>,
+    Body(body): Body,
+) -> Result<Json<Value>, ApiError> {
     let store = store(&app)?;
+    let asked: PruneRequest = if body.is_empty() { PruneRequest::default() } else { wire::decode(&body)? };
     slot.release();
-    let in_use: BTreeSet<LayerId> = app
-        .sandboxes
-        .all()
-        .iter()
-        .flat_map(|sandbox| sandbox.row().layers.clone())
-        .filter_map(|layer| layer.parse().ok())
-        .collect();
-    let pruned = store.prune(&in_use).await?;
+    let bounds = Bounds { max_bytes: asked.max_bytes, unused_for: asked.unused_for_seconds.map(Duration::from_secs) };
+    let pruned = store.collect(&in_use(&app), bounds).await?;
     Ok(Json(json!({
         "images": pruned.images,
         "layers": pruned.layers.iter().map(ToString::to_string).collect::<Vec<_>>(),

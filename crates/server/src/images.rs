@@ -1,0 +1,42 @@
+//! Which images stay: what sandboxes stand on, and the operator's bounds.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use image::{Bounds, LayerId};
+
+use crate::app::App;
+
+/// Between two looks at images that may have become too old or too many.
+const ROUND: Duration = Duration::from_secs(10 * 60);
+
+/// The layers that must stay whatever nobody asks for.
+pub(crate) fn in_use(app: &App) -> BTreeSet<LayerId> {
+    let sandboxes = app.sandboxes.all();
+    sandboxes.iter().flat_map(|sandbox| sandbox.row().layers.clone()).filter_map(|layer| layer.parse().ok()).collect()
+}
+
+/// Keeps images within the operator's bounds, until the server ends.
+pub(crate) async fn keep(app: Arc<App>) {
+    let bounds = app.config.images.bounds;
+    let Some(store) = app.images.clone().filter(|_| bounds != Bounds::default()) else { return };
+    loop {
+        tokio::select! {
+            () = app.closing.cancelled() => return,
+            () = tokio::time::sleep(ROUND) => {}
+        }
+        match store.collect(&in_use(&app), bounds).await {
+            Ok(pruned) if pruned.images.is_empty() && pruned.layers.is_empty() => {}
+            Ok(pruned) => tracing::info!(
+                images = pruned.images.len(),
+                layers = pruned.layers.len(),
+                bytes = pruned.bytes,
+                "images beyond images.max_size or images.unused_days are gone"
+            ),
+            Err(error) => {
+                tracing::warn!(error = %protocol::error::chain(&error), "images could not be kept within their bounds")
+            }
+        }
+    }
+}
