@@ -50,6 +50,8 @@ fn spec(image: &str, entrypoint: &[&str]) -> SandboxSpec {
         taping: lifecycle::spec::Taping::None,
         access: Default::default(),
         volumes: Vec::new(),
+        pool: None,
+        template: None,
     }
 }
 
