@@ -24,9 +24,12 @@ pub struct Client {
     socket: Arc<watch::Sender<Arc<AsyncFd<OwnedFd>>>>,
 }
 
+/// A reply, the descriptors beside it and the socket on which they came.
+pub(crate) type Answer = (Reply, Vec<OwnedFd>, AsyncFd<OwnedFd>);
+
 /// Why an attempt gave no answer.
-enum Lost {
-    /// The jailer is gone; a new one may answer.
+pub(crate) enum Lost {
+    /// The jailer, or whoever worked for it, is gone; another may answer.
     Jailer,
     /// Asking again would not help.
     Failed(Failure),
@@ -53,15 +56,21 @@ impl Client {
         fds: &[BorrowedFd<'_>],
         deadline: Duration,
     ) -> Result<(Reply, Vec<OwnedFd>)> {
+        let (reply, fds, _socket) = self.open(request, fds, deadline).await?;
+        Ok((reply, fds))
+    }
+
+    /// The same, with the socket on which the reply came, for what is said there after it.
+    pub(crate) async fn open(&self, request: &Request, fds: &[BorrowedFd<'_>], deadline: Duration) -> Result<Answer> {
         let answered = tokio::time::timeout(deadline, self.ask_until_answered(request, fds)).await;
         let late = || Failure::internal(format!("the jailer did not answer within {} s", deadline.as_secs()));
         match answered.map_err(|_| late())?? {
-            (Reply::Failed(failure), _) => Err(failure),
+            (Reply::Failed(failure), ..) => Err(failure),
             answer => Ok(answer),
         }
     }
 
-    async fn ask_until_answered(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>)> {
+    async fn ask_until_answered(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Answer> {
         let mut changes = self.socket.subscribe();
         for _ in 0..ATTEMPTS {
             let socket = changes.borrow_and_update().clone();
@@ -79,7 +88,8 @@ impl Client {
     }
 }
 
-fn is_gone(socket: &AsyncFd<OwnedFd>) -> bool {
+/// Whether nobody has the other end of a socket any more.
+pub(crate) fn is_gone(socket: &AsyncFd<OwnedFd>) -> bool {
     let mut byte = [0u8; 1];
     let received = rustix::net::recv(socket.get_ref(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
     !matches!(received, Err(Errno::AGAIN))
@@ -89,26 +99,43 @@ async fn attempt(
     socket: &AsyncFd<OwnedFd>,
     request: &Request,
     fds: &[BorrowedFd<'_>],
-) -> std::result::Result<(Reply, Vec<OwnedFd>), Lost> {
+) -> std::result::Result<Answer, Lost> {
     let failed = |op: &str, errno: Errno| Lost::Failed(Failure::errno(op, errno));
     let (ours, theirs) = wire::pair().map_err(|errno| failed("make a reply socket", errno))?;
-    let bytes = serde_json::to_vec(request).map_err(|_| failed("encode a request", Errno::INVAL))?;
+    let mut all = vec![theirs.as_fd()];
+    all.extend(fds);
+    say(socket, request, &all).await?;
+    drop(all);
+    drop(theirs);
+    let reply = crate::sys::watch(ours).map_err(|_| failed("watch a reply socket", Errno::IO))?;
+    let (answer, fds) = hear(&reply).await?;
+    Ok((answer, fds, reply))
+}
+
+/// Sends one packet.
+pub(crate) async fn say(
+    socket: &AsyncFd<OwnedFd>,
+    word: &impl serde::Serialize,
+    fds: &[BorrowedFd<'_>],
+) -> std::result::Result<(), Lost> {
+    let failed = |op: &str, errno: Errno| Lost::Failed(Failure::errno(op, errno));
+    let bytes = serde_json::to_vec(word).map_err(|_| failed("encode a request", Errno::INVAL))?;
     if bytes.len() > wire::PACKET_BYTES {
         return Err(failed("send a request", Errno::MSGSIZE));
     }
     loop {
         let mut ready = socket.writable().await.map_err(|_| Lost::Jailer)?;
-        let mut all = vec![theirs.as_fd()];
-        all.extend(fds);
-        match wire::send_bytes(socket.get_ref().as_fd(), &bytes, &all, SendFlags::DONTWAIT) {
-            Ok(()) => break,
+        match wire::send_bytes(socket.get_ref().as_fd(), &bytes, fds, SendFlags::DONTWAIT) {
+            Ok(()) => return Ok(()),
             Err(Errno::AGAIN) => ready.clear_ready(),
             Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => return Err(Lost::Jailer),
             Err(errno) => return Err(failed("send a request to the jailer", errno)),
         }
     }
-    drop(theirs);
-    let reply = crate::sys::watch(ours).map_err(|_| failed("watch a reply socket", Errno::IO))?;
+}
+
+/// Waits for one reply.
+pub(crate) async fn hear(reply: &AsyncFd<OwnedFd>) -> std::result::Result<(Reply, Vec<OwnedFd>), Lost> {
     let mut buffer = Vec::new();
     loop {
         let mut ready = reply.readable().await.map_err(|_| Lost::Jailer)?;
@@ -122,7 +149,7 @@ async fn attempt(
             }
             Ok(None) => return Err(Lost::Jailer),
             Err(Errno::AGAIN) => ready.clear_ready(),
-            Err(errno) => return Err(failed("receive the jailer's answer", errno)),
+            Err(errno) => return Err(Lost::Failed(Failure::errno("receive the jailer's answer", errno))),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! `NativeRuntime` on top of a real jailer: the way the server goes.
 
 mod common;
+#[path = "runtime/warm.rs"]
+mod warm;
 
 use std::collections::BTreeMap;
 use std::process::Command;

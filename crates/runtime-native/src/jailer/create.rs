@@ -15,12 +15,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::process::{Pid, getpid};
+use rustix::process::{Pid, WaitOptions, getpid, waitpid};
 use rustix::thread::{Uid, set_thread_res_uid};
 
 use super::seat::Seat;
 use super::status::StatusReader;
-use super::{Jail, Mode, destroy, receipt, session, watch};
+use super::{Jail, Mode, destroy, receipt, session, warm, watch};
 use crate::cgroup::Group;
 use crate::disk::{self, Disk, Size};
 use crate::error::{Context, Failure, Kind, Result};
@@ -51,8 +51,8 @@ const REPORT_BYTES: usize = 64 << 10;
 pub struct Order<'a> {
     /// What to make.
     pub plan: Plan,
-    /// execd's boot configuration.
-    pub boot: OwnedFd,
+    /// execd's boot configuration; without one the sandbox waits to be claimed ([`warm`]).
+    pub boot: Option<OwnedFd>,
     /// Its other end closes when the engine that asked dies.
     pub lease: Option<OwnedFd>,
     /// A prepared disk of the right size, if there was one.
@@ -117,14 +117,18 @@ pub fn run(jail: &Jail, mut order: Order<'_>, reply: OwnedFd) {
     let made = crate::policy::check(&order.plan, &jail.paths)
         .and_then(|()| crate::policy::check_kernel(&order.plan, jail.kernel()))
         .and_then(|()| volumes::check(&order.plan, &jail.host_paths))
-        .and_then(|()| make(jail, order, seat.as_ref()));
+        .and_then(|()| make(jail, order, seat.as_ref(), &reply));
     match made {
-        Ok(Made { live, receipt, sockets }) => {
+        Ok(Made { live, receipt, sockets, helper }) => {
             answer(&reply, &Reply::Created { receipt: Box::new(receipt) }, &sockets);
             // The sockets are the asker's alone: a copy here would keep them open when all others are closed. Who wants
             // them anew waits for the lock.
             drop(sockets);
             drop((lock, reply));
+            if let Some(helper) = helper {
+                // It ends by itself.
+                let _ = waitpid(Some(helper), WaitOptions::empty());
+            }
             watch::until_end(jail, live);
         }
         Err(failure) => {
@@ -145,6 +149,8 @@ struct Made<'a> {
     receipt: Receipt,
     /// The sockets of a steered network.
     sockets: Vec<OwnedFd>,
+    /// A process to be waited for after the answer.
+    helper: Option<Pid>,
 }
 
 enum Claim {
@@ -239,9 +245,9 @@ impl Pipes {
     }
 }
 
-fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<Made<'a>> {
+fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>, reply: &OwnedFd) -> Result<Made<'a>> {
     let started = Instant::now();
-    let deadline = started + Duration::from_millis(order.plan.start_deadline_ms);
+    let mut deadline = started + Duration::from_millis(order.plan.start_deadline_ms);
     let plan = &order.plan;
     let slot = match jail.mode {
         Mode::Root => {
@@ -321,8 +327,27 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<Made<'
     // execd reads its configuration first, so nothing of the user's runs before the kernel's word is taken.
     let sockets = take_sockets(plan, pipes.control.0.as_fd())?;
     let way_out = if sockets.is_empty() { "none" } else { "egress" };
-    let receipt = receipt::read(jail, plan, pid, slot, limits, way_out)?;
-    boot_execd(order.boot, plan, pipes.control.0.as_fd(), pipes.boot.1, deadline)?;
+    let mut receipt = receipt::read(jail, plan, pid, slot, limits, way_out)?;
+    let (boot, plan, helper) = match order.boot {
+        Some(boot) => (boot, order.plan.clone(), None),
+        None => {
+            let waiting = warm::Waiting {
+                plan,
+                pid,
+                init: init.as_fd(),
+                namespaces: &namespaces,
+                group: group.as_ref(),
+                disk: disk_root.as_ref(),
+                receipt,
+                socket: reply,
+            };
+            let claimed = waiting.until_claimed(jail)?;
+            (deadline, receipt) = (claimed.deadline, claimed.receipt);
+            (claimed.boot, claimed.plan, claimed.helper)
+        }
+    };
+    let plan = &plan;
+    boot_execd(boot, plan, pipes.control.0.as_fd(), pipes.boot.1, deadline)?;
     let mut status = StatusReader::new(pipes.status.0);
     let console = pipes.console.0;
     await_execd(&mut status, init.as_fd(), deadline).map_err(|failure| with_console(failure, &console))?;
@@ -345,7 +370,7 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<Made<'
         _namespaces: namespaces,
         watching: Some(watching),
     };
-    Ok(Made { live, receipt, sockets })
+    Ok(Made { live, receipt, sockets, helper })
 }
 
 /// The sockets of a steered network, once the kernel has said that it has all of that; none for another.
