@@ -13,11 +13,14 @@ mod driver;
 mod errors;
 mod middleware;
 mod network;
+mod pools;
 mod proxy;
 mod routes;
 mod serve;
 mod store;
+mod templates;
 mod volumes;
+mod warm;
 mod wire;
 
 pub use config::{Config, Effective};
