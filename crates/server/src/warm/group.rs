@@ -1,6 +1,7 @@
 //! One stock of waiting sandboxes: a pool's, or that of a kind which was asked for.
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lifecycle::pool::{Capacity, Census, Governor, Want, WhenEmpty};
@@ -18,6 +19,9 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 const CLAIMS: usize = 100;
 /// How long after a claim nothing is made unless none waits any more: a burst of claims has the cores to itself.
 const REST: Duration = Duration::from_millis(20);
+
+/// Number of the next stock.
+static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// What decides how many wait.
 pub(super) enum Rule {
@@ -40,6 +44,8 @@ pub(super) struct Pool {
 
 /// A stock.
 pub(super) struct Group {
+    /// Which one this is: a pool that is made again under the same name is another.
+    pub(super) serial: u64,
     pub(super) kind: Kind,
     /// What those that wait are made by.
     pub(super) spec: SandboxSpec,
@@ -91,6 +97,7 @@ impl Counts {
 impl Group {
     pub(super) fn new(kind: Kind, spec: SandboxSpec, rule: Rule) -> Self {
         Self {
+            serial: NEXT.fetch_add(1, Ordering::Relaxed),
             kind,
             spec,
             rule,

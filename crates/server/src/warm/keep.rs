@@ -24,7 +24,7 @@ const ROUND: Duration = Duration::from_secs(5);
 
 /// What is to be done.
 enum Job {
-    Make(Name, SandboxId, Box<SandboxSpec>, Turn),
+    Make(Name, u64, SandboxId, Box<SandboxSpec>, Turn),
     Remove(SandboxId),
 }
 
@@ -38,7 +38,7 @@ enum Turn {
 
 /// What was done.
 enum Done {
-    Made(Name, SandboxId, Result<(), String>, Turn),
+    Made(Name, u64, SandboxId, Result<(), String>, Turn),
     Removed(SandboxId),
 }
 
@@ -89,12 +89,12 @@ pub(crate) async fn keep(app: Arc<App>) {
 async fn run(app: Arc<App>, job: Job) -> Done {
     let runtime = app.runtime.clone();
     match job {
-        Job::Make(name, id, spec, turn) => {
+        Job::Make(name, serial, id, spec, turn) => {
             let made = match runtime.warm() {
                 Some(warm) => warm.prepare(&id, &spec).await.map_err(|error| error.message),
                 None => Err(format!("the runtime {} keeps nothing ready", runtime.name())),
             };
-            Done::Made(name, id, made, turn)
+            Done::Made(name, serial, id, made, turn)
         }
         Job::Remove(id) => {
             remove(&app, &id).await;
@@ -114,9 +114,9 @@ async fn remove(app: &App, id: &SandboxId) {
 fn take_in(warm: &Warm, done: Done) {
     let mut inner = warm.lock();
     match done {
-        Done::Made(name, id, made, _) => {
+        Done::Made(name, serial, id, made, _) => {
             let Inner { groups, known, doomed, .. } = &mut *inner;
-            match (groups.get_mut(&name), made) {
+            match (groups.get_mut(&name).filter(|group| group.serial == serial), made) {
                 (Some(group), Ok(())) => group.made(Ok(id), Instant::now()),
                 (None, Ok(())) => doomed.push(id),
                 (group, Err(message)) => {
@@ -214,7 +214,7 @@ impl Inner {
                         if !is_first {
                             makers -= 1;
                         }
-                        jobs.push(Job::Make(name.clone(), id, Box::new(group.spec.clone()), turn));
+                        jobs.push(Job::Make(name.clone(), group.serial, id, Box::new(group.spec.clone()), turn));
                     }
                 }
                 Want::Drop(count) => {

@@ -71,6 +71,7 @@ struct Inner {
 pub(crate) struct Place {
     warm: Arc<Warm>,
     name: Name,
+    serial: u64,
     /// The sandbox that waits, or the id of one to be made.
     id: SandboxId,
     is_waiting: bool,
@@ -98,7 +99,10 @@ impl Drop for Place {
             return;
         }
         claims.remove(&self.id);
-        let group = groups.get_mut(&self.name);
+        let mut group = groups.get_mut(&self.name).filter(|group| group.serial == self.serial);
+        if let Some(pool) = group.as_deref_mut().and_then(Group::pool_mut) {
+            pool.bound.remove(&self.id);
+        }
         match (group, self.is_waiting) {
             (Some(group), true) => {
                 // Nothing was claimed: it is as good as before.
@@ -108,9 +112,6 @@ impl Drop for Place {
             (_, false) => {
                 known.remove(&self.id);
             }
-        }
-        if let Some(pool) = groups.get_mut(&self.name).and_then(Group::pool_mut) {
-            pool.bound.remove(&self.id);
         }
         drop(inner);
         self.warm.changed.notify_one();
@@ -159,10 +160,11 @@ impl Warm {
             return None;
         };
         group.counts.hits += 1;
+        let serial = group.serial;
         inner.claims.insert(id.clone(), (name.clone(), now));
         drop(inner);
         self.changed.notify_one();
-        Some(Place { warm: self.clone(), name, id, is_waiting: true, is_used: false })
+        Some(Place { warm: self.clone(), name, serial, id, is_waiting: true, is_used: false })
     }
 
     /// A place in a pool for a sandbox of this kind. Where none waits one is made, or it is waited for, or the create is refused,
@@ -221,9 +223,10 @@ impl Warm {
         } else {
             group.counts.misses += 1;
         }
+        let serial = group.serial;
         drop(inner);
         self.changed.notify_one();
-        Asked::Place(Place { warm: self.clone(), name, id, is_waiting, is_used: false })
+        Asked::Place(Place { warm: self.clone(), name, serial, id, is_waiting, is_used: false })
     }
 
     fn refuse(&self, pool: &str) -> ApiError {

@@ -79,6 +79,26 @@ async fn a_pool_that_closes_leaves_its_places_to_be_removed() {
 }
 
 #[tokio::test]
+async fn a_place_of_a_pool_that_was_made_again_is_none_of_its_successor() {
+    let warm = pool(1, 5, WhenEmpty::Create);
+    let place = take(&warm).await.expect("a place");
+    let id = place.id().clone();
+    warm.close("p");
+    let row = PoolRow {
+        name: "p".to_owned(),
+        template: serde_json::Map::new(),
+        capacity: Capacity { buffer_max: 1, buffer_min: 1, pool_max: 5, pool_min: 0 },
+        when_empty: WhenEmpty::Create,
+        revision: 1,
+        created_at: jiff::Timestamp::now(),
+    };
+    warm.open(&row, CreateSandboxRequest::default(), Kind::new("another"), spec(), HashSet::new());
+    drop(place);
+    assert_eq!(warm.status("p").map(|status| status.available), Some(0));
+    assert_eq!(warm.lock().doomed, [id]);
+}
+
+#[tokio::test]
 async fn a_strict_pool_makes_none_in_the_stead_of_one_that_waits() {
     let warm = pool(0, 5, WhenEmpty::Refuse);
     assert_eq!(take(&warm).await.err().map(|error| error.status.as_u16()), Some(429));
