@@ -90,7 +90,7 @@ WRONG = [
     ("volume-none", {"volumes": [{"name": "v", "mountPath": "/v"}]}, "volumes"),
     ("volume-two", {"volumes": [{"name": "v", "mountPath": "/v", "host": {"path": "/x"}, "pvc": {"claimName": "c"}}]}, "volumes"),
     ("volumes-object", {"volumes": {}}, "volumes"),
-    ("extension-pool", {"extensions": {"poolRef": "p"}}, "poolRef"),
+    ("extension-pool", {"extensions": {"poolRef": " "}}, "poolRef"),
     ("extension-renew", {"extensions": {"access.renew.extend.seconds": "1"}}, "access.renew.extend.seconds"),
     ("extension-unknown", {"extensions": {"nobody.knows": "1"}}, "nobody.knows"),
     ("extension-number", {"extensions": {"opensandbox.extensions.a": 1}}, "extensions"),
@@ -144,7 +144,7 @@ WRONG_IN_SDK = {
             ossfs=OSSFS(bucket="bkt", endpoint="e", accessKeyId="i", accessKeySecret="s")
         )
     },
-    "extensions": {"extensions": {"poolRef": "p"}},
+    "extensions": {"extensions": {"poolRef": " "}},
 }
 
 

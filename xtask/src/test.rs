@@ -15,7 +15,7 @@ use crate::system::{self, TEST_USER, root, run as run_command, step, work};
 use crate::{cargo, cases, contract, libtest};
 
 /// What the tests need of the system.
-const PACKAGES: [&str; 31] = [
+const PACKAGES: [&str; 32] = [
     "busybox-static",       // an image of one program
     "apache2-utils",        // htpasswd for the registry that asks for a login
     "ca-certificates",      // pip and cargo
@@ -40,6 +40,7 @@ const PACKAGES: [&str; 31] = [
     "python3",
     "python3-matplotlib", // figures of Python contexts
     "python3-venv",
+    "redis-server",    // a store of the published client's pools
     "qemu-system-x86", // a machine with cgroup v2 only, emulated
     "runsc",           // sandboxes on gVisor
     "skopeo",          // image archives of another program are imported

@@ -50,7 +50,7 @@ use protocol::execd::boot::{
 use protocol::hooks::Hooks;
 use rustix::process::{DumpableBehavior, Pid, getpid, set_dumpable_behavior};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::runtime::{Builder, LocalOptions};
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{Config, Listen};
@@ -137,6 +137,8 @@ fn boot(inherited: Inherited) -> Result<u8, String> {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     rustix::process::umask(rustix::fs::Mode::from(UMASK));
     let mut status = Status(Some(File::from(inherited.status)));
+    // Before the configuration, which may be long in coming: then nothing of this is waited for.
+    let ready = Loop::start()?;
     let mut boot = read_boot(inherited.config)?;
     let session = boot.isolated.take();
     let settings = Settings {
@@ -148,9 +150,9 @@ fn boot(inherited: Inherited) -> Result<u8, String> {
         hooks: boot.hooks,
     };
     if let Some(session) = session {
-        return run_session(settings, session, inherited.door, status);
+        return run_session(ready, settings, session, inherited.door, status);
     }
-    run(settings, move |daemon| async move {
+    ready.run(settings, move |daemon| async move {
         tokio::task::spawn_local(http::serve(Rc::clone(&daemon), inherited.door.open()?));
         if let Some(hook) = &daemon.hooks.pre_start
             && let Err(why) = hooks::pre_start(&daemon, hook).await
@@ -167,14 +169,20 @@ fn boot(inherited: Inherited) -> Result<u8, String> {
 }
 
 /// The init of an isolated session.
-fn run_session(settings: Settings, boot: IsolatedBoot, door: Door, mut status: Status) -> Result<u8, String> {
+fn run_session(
+    ready: Loop,
+    settings: Settings,
+    boot: IsolatedBoot,
+    door: Door,
+    mut status: Status,
+) -> Result<u8, String> {
     let mut sides = Vec::new();
     let mut next = OVERLAY_FD;
     while let (Some(lower), Some(upper)) = (spawn::inherited(next), spawn::inherited(next + 1)) {
         sides.push((lower, upper));
         next += 2;
     }
-    run(settings, move |daemon| async move {
+    ready.run(settings, move |daemon| async move {
         let session = isolated::start(&daemon, boot, sides).map_err(io::Error::other)?;
         let _ = daemon.isolated.set(Rc::clone(&session)); // it was empty
         tokio::task::spawn_local(http::serve(Rc::clone(&daemon), door.open()?));
@@ -228,7 +236,7 @@ fn stand_alone() -> Result<u8, String> {
         let own = rustix::process::set_child_subreaper(Some(getpid()));
         own.map_err(|error| format!("become the reaper of orphans: {}", system_text(&error.into())))?;
     }
-    run(settings, move |daemon| async move {
+    Loop::start()?.run(settings, move |daemon| async move {
         tokio::task::spawn_local(http::serve(Rc::clone(&daemon), bind(listen).await?));
         hooks::start(&daemon, start_report.as_deref()).await.map_err(io::Error::other)?;
         hooks::start_periodic(&daemon);
@@ -257,25 +265,34 @@ async fn bind(listen: Listen) -> io::Result<Listener> {
     }
 }
 
-/// Runs the event loop with everything that lives as long as execd.
-fn run<F>(settings: Settings, main: impl FnOnce(Rc<Daemon>) -> F) -> Result<u8, String>
-where
-    F: Future<Output = io::Result<u8>>,
-{
-    spawn::raise_open_file_limit();
-    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
-    let runtime = runtime.map_err(|error| format!("start the event loop: {}", system_text(&error)))?;
-    blocking::start();
-    runtime.block_on(async {
-        let daemon =
-            Rc::new(Daemon::new(settings).map_err(|error| format!("prepare standard input: {}", system_text(&error)))?);
-        let died =
-            signal(SignalKind::child()).map_err(|error| format!("watch for dead children: {}", system_text(&error)))?;
-        tokio::task::spawn_local(Rc::clone(&daemon.reaper).run(died));
-        tokio::task::spawn_local(tidy::run());
-        tokio::task::spawn_local(resources::watch(Rc::clone(&daemon)));
-        let sweeping = Rc::clone(&daemon);
-        tokio::task::spawn_local(async move { sweeping.commands.sweep_hourly().await });
-        main(daemon).await.map_err(|error| error.to_string())
-    })
+/// The event loop and its threads, before they have anything to do.
+struct Loop(LocalRuntime);
+
+impl Loop {
+    fn start() -> Result<Self, String> {
+        spawn::raise_open_file_limit();
+        let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
+        let runtime = runtime.map_err(|error| format!("start the event loop: {}", system_text(&error)))?;
+        blocking::start();
+        Ok(Self(runtime))
+    }
+
+    /// Runs with everything that lives as long as execd.
+    fn run<F>(self, settings: Settings, main: impl FnOnce(Rc<Daemon>) -> F) -> Result<u8, String>
+    where
+        F: Future<Output = io::Result<u8>>,
+    {
+        self.0.block_on(async {
+            let daemon = Daemon::new(settings);
+            let daemon = Rc::new(daemon.map_err(|error| format!("prepare standard input: {}", system_text(&error)))?);
+            let died = signal(SignalKind::child());
+            let died = died.map_err(|error| format!("watch for dead children: {}", system_text(&error)))?;
+            tokio::task::spawn_local(Rc::clone(&daemon.reaper).run(died));
+            tokio::task::spawn_local(tidy::run());
+            tokio::task::spawn_local(resources::watch(Rc::clone(&daemon)));
+            let sweeping = Rc::clone(&daemon);
+            tokio::task::spawn_local(async move { sweeping.commands.sweep_hourly().await });
+            main(daemon).await.map_err(|error| error.to_string())
+        })
+    }
 }

@@ -3,7 +3,7 @@
 //! Sandboxes are entries in a map. Tests hold creates back, make the next call of a kind fail, and end
 //! sandboxes by hand. Waiting is done without timers, so that any executor can drive it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
@@ -40,7 +40,11 @@ pub enum Call {
     EnsureVolume,
     /// [`Volumes::remove`].
     RemoveVolume,
+    /// [`Warm::prepare`](crate::warm::Warm::prepare).
+    Prepare,
 }
+
+mod warm;
 
 /// The fake; clones share their sandboxes, as a restarted server shares the machine.
 #[derive(Clone, Default)]
@@ -60,6 +64,9 @@ struct Inner {
     ended: VecDeque<SandboxId>,
     wakers: Vec<Waker>,
     creates: usize,
+    warm: bool,
+    waiting: BTreeSet<SandboxId>,
+    claims: usize,
 }
 
 impl Inner {
@@ -189,6 +196,9 @@ impl Runtime for FakeRuntime {
                     Some(())
                 }
             };
+            if inner.waiting.remove(request.id) {
+                inner.claims += 1;
+            }
             inner.sandboxes.insert(request.id.clone(), Observed::Running);
             if let Some(authority) = request.authority {
                 inner.authorities.insert(request.id.clone(), authority.to_owned());
@@ -204,6 +214,7 @@ impl Runtime for FakeRuntime {
             let mut inner = self.lock();
             inner.fail(Call::Destroy)?;
             inner.sandboxes.remove(id);
+            inner.waiting.remove(id);
             inner.reachable.remove(id);
             inner.authorities.remove(id);
             Ok(())
@@ -242,6 +253,10 @@ impl Runtime for FakeRuntime {
 
     fn pause(&self) -> Option<&dyn Pause> {
         Some(self)
+    }
+
+    fn warm(&self) -> Option<&dyn crate::warm::Warm> {
+        self.lock().warm.then_some(self as _)
     }
 
     fn network(&self) -> Option<&dyn Network> {

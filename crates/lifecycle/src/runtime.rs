@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::isolated::Isolated;
 use crate::spec::{SandboxId, SandboxSpec};
+use crate::warm::Warm;
 
 /// A boxed future, so that runtimes can be chosen at run time.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -28,7 +29,8 @@ pub trait Runtime: Send + Sync + 'static {
     /// What this runtime can do on this machine, established once at its start.
     fn capabilities(&self) -> Capabilities;
 
-    /// Makes and starts the sandbox; returns when its execd answers. A failure leaves nothing behind.
+    /// Makes and starts the sandbox, or claims the one that waits under this id ([`Warm`]); returns when its execd answers. A
+    /// failure leaves nothing behind.
     fn create<'a>(&'a self, request: Create<'a>) -> BoxFuture<'a, Result<Created, RuntimeError>>;
 
     /// Ends the sandbox and removes everything of it; unknown ids succeed. `grace` lies between TERM and KILL.
@@ -64,6 +66,11 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Named volumes, if this runtime can.
     fn volumes(&self) -> Option<&dyn Volumes> {
+        None
+    }
+
+    /// Sandboxes that wait to be claimed, if this runtime can.
+    fn warm(&self) -> Option<&dyn Warm> {
         None
     }
 

@@ -106,6 +106,12 @@ pub struct SandboxSpec {
     /// What it shares with the machine and with other sandboxes.
     #[serde(default)]
     pub volumes: Vec<Volume>,
+    /// The pool that it counts against.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// The template that it was made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
 }
 
 impl SandboxSpec {

@@ -10,6 +10,7 @@ use crate::commands::file::FileCommand;
 use crate::commands::image::ImageCommand;
 use crate::commands::open::OpenArgs;
 use crate::commands::policy::PolicyCommand;
+use crate::commands::pool::PoolCommand;
 use crate::commands::port_forward::PortForwardArgs;
 use crate::commands::recording::RecordingCommand;
 use crate::commands::run::RunArgs;
@@ -111,6 +112,9 @@ pub enum Command {
     /// Give a sandbox credentials that it uses without seeing them
     #[command(subcommand)]
     Vault(VaultCommand),
+    /// Keep sandboxes ready, so that a create takes one at once
+    #[command(subcommand)]
+    Pool(PoolCommand),
     /// Make, list and remove volumes that outlive sandboxes
     #[command(subcommand)]
     Volume(VolumeCommand),

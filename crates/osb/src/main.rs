@@ -23,8 +23,8 @@ mod units;
 use cli::{Cli, Command, Global};
 use commands::signals::Signals;
 use commands::{
-    Context, Outcome, command, config, doctor, file, image, open, policy, port_forward, recording, run, sandbox, shell,
-    vault, volume,
+    Context, Outcome, command, config, doctor, file, image, open, policy, pool, port_forward, recording, run, sandbox,
+    shell, vault, volume,
 };
 use failure::Failure;
 use output::{Format, Printer};
@@ -123,6 +123,7 @@ async fn dispatch(command: &Command, ctx: &Context) -> Outcome {
         Command::Open(args) => interruptible(open::run(ctx, args)).await,
         Command::Policy(command) => policy::run(ctx, command).await,
         Command::Vault(command) => vault::run(ctx, command).await,
+        Command::Pool(command) => interruptible(pool::run(ctx, command)).await,
         Command::Volume(command) => interruptible(volume::run(ctx, command)).await,
         Command::Recording(command) => interruptible(recording::run(ctx, command)).await,
         Command::Image(command) => interruptible(image::run(ctx, command)).await,

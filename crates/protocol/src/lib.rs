@@ -11,6 +11,7 @@ pub mod headers;
 pub mod hooks;
 pub mod lifecycle;
 pub mod network;
+pub mod pool;
 pub mod recording;
 pub mod schedule;
 pub mod vault;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::egress::NetworkPolicy;
+pub use crate::pool::*;
 
 /// Body of `POST /sandboxes`. A field that is not listed here is refused by name.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -280,6 +281,9 @@ pub struct Sandbox {
     pub expires_at: Option<String>,
     /// When it was accepted, RFC 3339 UTC.
     pub created_at: String,
+    /// The pool that it came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocation: Option<Allocation>,
     /// Which runtime holds it (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<String>,

@@ -25,11 +25,14 @@ pub struct Client {
 }
 
 /// Hears of a sandbox's sockets before it is ready. Must not block.
-type Steered<'a> = &'a (dyn Fn(Vec<OwnedFd>) + Send + Sync);
+pub(crate) type Steered<'a> = &'a (dyn Fn(Vec<OwnedFd>) + Send + Sync);
+
+/// A reply, the descriptors beside it and the socket on which they came.
+pub(crate) type Answer = (Reply, Vec<OwnedFd>, AsyncFd<OwnedFd>);
 
 /// Why an attempt gave no answer.
-enum Lost {
-    /// The jailer is gone; a new one may answer.
+pub(crate) enum Lost {
+    /// The jailer, or whoever worked for it, is gone; another may answer.
     Jailer,
     /// Asking again would not help.
     Failed(Failure),
@@ -68,10 +71,22 @@ impl Client {
         deadline: Duration,
         steered: Steered<'_>,
     ) -> Result<(Reply, Vec<OwnedFd>)> {
+        let (reply, fds, _socket) = self.open(request, fds, deadline, steered).await?;
+        Ok((reply, fds))
+    }
+
+    /// The same, with the socket on which the reply came, for what is said there after it.
+    pub(crate) async fn open(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        deadline: Duration,
+        steered: Steered<'_>,
+    ) -> Result<Answer> {
         let answered = tokio::time::timeout(deadline, self.ask_until_answered(request, fds, steered)).await;
         let late = || Failure::internal(format!("the jailer did not answer within {} s", deadline.as_secs()));
         match answered.map_err(|_| late())?? {
-            (Reply::Failed(failure), _) => Err(failure),
+            (Reply::Failed(failure), ..) => Err(failure),
             answer => Ok(answer),
         }
     }
@@ -81,7 +96,7 @@ impl Client {
         request: &Request,
         fds: &[BorrowedFd<'_>],
         steered: Steered<'_>,
-    ) -> Result<(Reply, Vec<OwnedFd>)> {
+    ) -> Result<Answer> {
         let mut changes = self.socket.subscribe();
         for _ in 0..ATTEMPTS {
             let socket = changes.borrow_and_update().clone();
@@ -99,7 +114,8 @@ impl Client {
     }
 }
 
-fn is_gone(socket: &AsyncFd<OwnedFd>) -> bool {
+/// Whether nobody has the other end of a socket any more.
+pub(crate) fn is_gone(socket: &AsyncFd<OwnedFd>) -> bool {
     let mut byte = [0u8; 1];
     let received = rustix::net::recv(socket.get_ref(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
     !matches!(received, Err(Errno::AGAIN))
@@ -110,26 +126,46 @@ async fn attempt(
     request: &Request,
     fds: &[BorrowedFd<'_>],
     steered: Steered<'_>,
-) -> std::result::Result<(Reply, Vec<OwnedFd>), Lost> {
+) -> std::result::Result<Answer, Lost> {
     let failed = |op: &str, errno: Errno| Lost::Failed(Failure::errno(op, errno));
     let (ours, theirs) = wire::pair().map_err(|errno| failed("make a reply socket", errno))?;
-    let bytes = serde_json::to_vec(request).map_err(|_| failed("encode a request", Errno::INVAL))?;
+    let mut all = vec![theirs.as_fd()];
+    all.extend(fds);
+    say(socket, request, &all).await?;
+    drop(all);
+    drop(theirs);
+    let reply = crate::sys::watch(ours).map_err(|_| failed("watch a reply socket", Errno::IO))?;
+    let (answer, fds) = hear(&reply, steered).await?;
+    Ok((answer, fds, reply))
+}
+
+/// Sends one packet.
+pub(crate) async fn say(
+    socket: &AsyncFd<OwnedFd>,
+    word: &impl serde::Serialize,
+    fds: &[BorrowedFd<'_>],
+) -> std::result::Result<(), Lost> {
+    let failed = |op: &str, errno: Errno| Lost::Failed(Failure::errno(op, errno));
+    let bytes = serde_json::to_vec(word).map_err(|_| failed("encode a request", Errno::INVAL))?;
     if bytes.len() > wire::PACKET_BYTES {
         return Err(failed("send a request", Errno::MSGSIZE));
     }
     loop {
         let mut ready = socket.writable().await.map_err(|_| Lost::Jailer)?;
-        let mut all = vec![theirs.as_fd()];
-        all.extend(fds);
-        match wire::send_bytes(socket.get_ref().as_fd(), &bytes, &all, SendFlags::DONTWAIT) {
-            Ok(()) => break,
+        match wire::send_bytes(socket.get_ref().as_fd(), &bytes, fds, SendFlags::DONTWAIT) {
+            Ok(()) => return Ok(()),
             Err(Errno::AGAIN) => ready.clear_ready(),
             Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => return Err(Lost::Jailer),
             Err(errno) => return Err(failed("send a request to the jailer", errno)),
         }
     }
-    drop(theirs);
-    let reply = crate::sys::watch(ours).map_err(|_| failed("watch a reply socket", Errno::IO))?;
+}
+
+/// Waits for one reply; the sockets of a [`Reply::Steered`] before it go to `steered`.
+pub(crate) async fn hear(
+    reply: &AsyncFd<OwnedFd>,
+    steered: Steered<'_>,
+) -> std::result::Result<(Reply, Vec<OwnedFd>), Lost> {
     let mut buffer = Vec::new();
     loop {
         let mut ready = reply.readable().await.map_err(|_| Lost::Jailer)?;
@@ -147,7 +183,7 @@ async fn attempt(
             }
             Ok(None) => return Err(Lost::Jailer),
             Err(Errno::AGAIN) => ready.clear_ready(),
-            Err(errno) => return Err(failed("receive the jailer's answer", errno)),
+            Err(errno) => return Err(Lost::Failed(Failure::errno("receive the jailer's answer", errno))),
         }
     }
 }

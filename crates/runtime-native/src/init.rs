@@ -191,11 +191,10 @@ fn become_execd(birth: Birth<'_>, errors: &OwnedFd) -> Result<std::convert::Infa
         hand_over(&sockets, birth.control.as_fd())?;
     }
     let namespace_limits = open_namespace_limits();
-    let shm_bytes = birth.plan.limits.memory_bytes.map_or(DEFAULT_SHM_BYTES, |bytes| (bytes / 2).max(4096));
     let shape = Shape {
         hostname: birth.plan.id.as_str(),
         working_dir: birth.plan.working_dir.as_deref(),
-        shm_bytes,
+        shm_bytes: shm_bytes(&birth.plan.limits),
         cgroups: birth.cgroups,
         resolver: match &birth.plan.network {
             Network::None => None,
@@ -276,6 +275,11 @@ impl Program<'_> {
 
 /// Size of /dev/shm where memory has no limit: the same as Docker's.
 pub(crate) const DEFAULT_SHM_BYTES: u64 = 64 << 20;
+/// Size of /dev/shm under these limits.
+pub(crate) fn shm_bytes(limits: &PlanLimits) -> u64 {
+    limits.memory_bytes.map_or(DEFAULT_SHM_BYTES, |bytes| (bytes / 2).max(4096))
+}
+
 /// Above the descriptors that execd expects.
 const LIFTED_FROM: i32 = 128;
 

@@ -430,13 +430,28 @@ fn etc(upper: &OwnedFd, layers: &[OwnedFd], shape: &Shape<'_>) -> Result<()> {
         Some(address) => format!("nameserver {address}\n{RESOLVER_OPTIONS}\n"),
         None => "# This sandbox has no way out; names are not resolved.\n".to_owned(),
     };
-    for (file, text) in [("hosts", &hosts), ("hostname", &format!("{name}\n")), ("resolv.conf", &resolver)] {
+    let files = [
+        ("hosts", &hosts),
+        ("hostname", &format!("{name}\n")),
+        ("resolv.conf", &resolver),
+        ("machine-id", &machine_id(name)),
+    ];
+    for (file, text) in files {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let opened =
             rustix::fs::openat(&etc, file, flags, Mode::from_raw_mode(0o644)).op(format!("make /etc/{file}"))?;
         rustix::io::write(&opened, text.as_bytes()).op(format!("write /etc/{file}"))?;
     }
     Ok(())
+}
+
+/// What programs take for the identity of the machine: each sandbox's own, whatever its image has.
+fn machine_id(name: &str) -> String {
+    use sha2::{Digest, Sha256};
+    let digest = Sha256::digest(name.as_bytes());
+    let mut text: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    text.push('\n');
+    text
 }
 
 /// The image's /etc, by the uppermost layer that knows it.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use protocol::execd::boot::BootConfig;
 use protocol::hooks::DEFAULT_TIMEOUT_SECONDS;
 use tokio::sync::{Mutex, mpsc};
 
-use crate::client::Client;
+use crate::client::{Client, Steered};
 use crate::error::{Failure, Kind, Result};
 use crate::exits;
 use crate::gvisor;
@@ -30,6 +30,7 @@ use crate::wire::{Kernel, Plan, PlanLimits, Reply, Request};
 mod network;
 mod sessions;
 mod volumes;
+mod warm;
 
 /// Longest wait for an answer that needs no waiting for a sandbox.
 const QUICK_DEADLINE: Duration = Duration::from_secs(30);
@@ -74,6 +75,8 @@ pub struct NativeRuntime {
     sessions: lifecycle::isolated::Means,
     ends: Mutex<mpsc::Receiver<SandboxId>>,
     host: Mutex<Option<(Instant, HostLayer)>>,
+    /// Sandboxes that nobody has yet.
+    waiting: warm::Waiting,
 }
 
 /// What the host image is at the moment.
@@ -111,7 +114,17 @@ impl NativeRuntime {
         let images = images
             .map_err(|error| Failure::internal(format!("open the image store: {}", protocol::error::chain(&error))))?;
         let host = Mutex::new(None);
-        Ok(Self { client, paths, images, settings, capabilities, sessions, ends: Mutex::new(ends), host })
+        Ok(Self {
+            client,
+            paths,
+            images,
+            settings,
+            capabilities,
+            sessions,
+            ends: Mutex::new(ends),
+            host,
+            waiting: warm::Waiting::default(),
+        })
     }
 
     /// The image store that sandboxes are made from.
@@ -128,6 +141,61 @@ impl NativeRuntime {
     }
 
     async fn make(&self, request: Create<'_>) -> std::result::Result<Created, RuntimeError> {
+        let (plan, boot) = self.plan(&request).await?;
+        let text = serde_json::to_vec(&boot).map_err(|_| Failure::internal("encode the boot configuration"))?;
+        let boot = memory_file("boot", &text)?;
+        let (id, is_steered) = (request.id, plan.network != Network::None);
+        let deadline = Duration::from_millis(plan.start_deadline_ms) + CREATE_MARGIN;
+        let was_steered = AtomicBool::new(false);
+        let steered = |sockets| {
+            // Others than four mean nothing; the sockets are made anew then.
+            if let Ok(sockets) = <[OwnedFd; 4]>::try_from(sockets) {
+                was_steered.store(true, Ordering::Relaxed);
+                (request.listening)(Listeners::from(sockets));
+            }
+        };
+        let answer = match self.claim(&plan, boot.as_fd(), deadline, &steered).await? {
+            Some(answer) => answer,
+            None => self.make_anew(plan, boot.as_fd(), deadline, &steered).await?,
+        };
+        match answer {
+            (Reply::Created { receipt }, _) => {
+                let listeners = match is_steered && !was_steered.load(Ordering::Relaxed) {
+                    true => self.listen_again(id).await?,
+                    false => None,
+                };
+                Ok(Created { receipt: *receipt, listeners })
+            }
+            (other, _) => Err(unexpected(&other).into()),
+        }
+    }
+
+    async fn make_anew(
+        &self,
+        plan: Plan,
+        boot: BorrowedFd<'_>,
+        deadline: Duration,
+        steered: Steered<'_>,
+    ) -> std::result::Result<(Reply, Vec<OwnedFd>), RuntimeError> {
+        let mut fds = vec![boot];
+        if plan.leased {
+            let lease = self.settings.lease.as_ref();
+            fds.push(lease.ok_or_else(|| Failure::internal("a leased sandbox needs an engine with a lease"))?.as_fd());
+        }
+        let request = Request::Create(Box::new(plan));
+        let until = Instant::now() + deadline;
+        let mut attempts = 0;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.client.ask_hearing(&request, &fds, left, steered).await {
+                Err(failure) if failure.kind == Kind::NotFound && attempts < UNDONE_ATTEMPTS => attempts += 1,
+                answer => return Ok(answer?),
+            }
+        }
+    }
+
+    /// What a create means for the jailer and for execd.
+    async fn plan(&self, request: &Create<'_>) -> std::result::Result<(Plan, BootConfig), RuntimeError> {
         let spec = request.spec;
         let limits = self.limits(&spec.limits)?;
         let is_steered = spec.network != Network::None;
@@ -136,7 +204,7 @@ impl NativeRuntime {
                            tproxy and reject, and IPv6";
             return Err(RuntimeError::new(ErrorKind::Unsupported, message));
         }
-        let stand = if spec.image == HOST_IMAGE { self.host_image().await? } else { self.image(&request).await? };
+        let stand = if spec.image == HOST_IMAGE { self.host_image().await? } else { self.image(request).await? };
         let mut env: BTreeMap<String, String> = BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned())]);
         env.extend(stand.env);
         env.extend(spec.env.clone());
@@ -176,43 +244,7 @@ impl NativeRuntime {
             start_deadline_ms: start_deadline.as_millis() as u64,
             grace_ms,
         };
-        let text = serde_json::to_vec(&boot).map_err(|_| Failure::internal("encode the boot configuration"))?;
-        let boot = memory_file("boot", &text)?;
-        let mut fds = vec![boot.as_fd()];
-        if spec.leased {
-            let lease = self.settings.lease.as_ref();
-            fds.push(lease.ok_or_else(|| Failure::internal("a leased sandbox needs an engine with a lease"))?.as_fd());
-        }
-        let id = request.id;
-        let was_steered = AtomicBool::new(false);
-        let steered = |sockets| {
-            // Others than four mean nothing; the sockets are made anew then.
-            if let Ok(sockets) = <[OwnedFd; 4]>::try_from(sockets) {
-                was_steered.store(true, Ordering::Relaxed);
-                (request.listening)(Listeners::from(sockets));
-            }
-        };
-        let order = Request::Create(Box::new(plan));
-        let deadline = start_deadline + CREATE_MARGIN;
-        let until = Instant::now() + deadline;
-        let mut attempts = 0;
-        let answer = loop {
-            let left = until.saturating_duration_since(Instant::now());
-            match self.client.ask_hearing(&order, &fds, left, &steered).await {
-                Err(failure) if failure.kind == Kind::NotFound && attempts < UNDONE_ATTEMPTS => attempts += 1,
-                answer => break answer?,
-            }
-        };
-        match answer {
-            (Reply::Created { receipt }, _) => {
-                let listeners = match is_steered && !was_steered.load(Ordering::Relaxed) {
-                    true => self.listen_again(id).await?,
-                    false => None,
-                };
-                Ok(Created { receipt: *receipt, listeners })
-            }
-            (other, _) => Err(unexpected(&other).into()),
-        }
+        Ok((plan, boot))
     }
 
     /// On which kernel sandboxes run.
@@ -316,6 +348,7 @@ impl Runtime for NativeRuntime {
         grace: Duration,
     ) -> BoxFuture<'a, std::result::Result<(), RuntimeError>> {
         Box::pin(async move {
+            self.forget_waiting(id);
             let request = Request::Destroy { id: id.clone(), grace_ms: grace.as_millis() as u64 };
             done(self.ask(&request, grace + DESTROY_MARGIN).await?.0)
         })
@@ -387,6 +420,11 @@ impl Runtime for NativeRuntime {
 
     fn volumes(&self) -> Option<&dyn lifecycle::runtime::Volumes> {
         Some(self)
+    }
+
+    fn warm(&self) -> Option<&dyn lifecycle::warm::Warm> {
+        // A kernel in user space is started with what it is told, and told nothing later.
+        (self.kernel() == Kernel::Host).then_some(self as _)
     }
 
     fn network(&self) -> Option<&dyn lifecycle::runtime::Network> {

@@ -22,6 +22,9 @@ use crate::trust::Authority;
 pub enum Request {
     /// Make and start a sandbox. Descriptors: boot configuration (memory file), then the lease if the plan is leased.
     Create(Box<Plan>),
+    /// Make a sandbox up to where its execd waits for its configuration. Answered by [`Reply::Prepared`]; a [`Claim`] then goes
+    /// over the same reply socket, on which the sandbox's monitor listens. When its other end closes, the sandbox is removed.
+    Prepare(Box<Plan>),
     /// End a sandbox and remove everything of it.
     Destroy {
         /// Which one.
@@ -142,6 +145,8 @@ pub enum Reply {
         /// What the kernel applied.
         receipt: Box<Receipt>,
     },
+    /// The sandbox waits for a [`Claim`].
+    Prepared,
     /// The state of a sandbox.
     Observed {
         /// As the kernel says.
@@ -194,6 +199,14 @@ pub enum Reply {
     Probed(Box<Probe>),
     /// It could not be done.
     Failed(Failure),
+}
+
+/// What turns a waiting sandbox into somebody's. Descriptor: the boot configuration (memory file). Answered as
+/// [`Request::Create`] is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Claim {
+    /// What it is to be: the plan that it was prepared with, but for what can be changed still.
+    pub plan: Plan,
 }
 
 /// [`Observed`] in a form that crosses the socket.
@@ -269,6 +282,21 @@ pub struct Plan {
     pub start_deadline_ms: u64,
     /// Milliseconds between TERM and KILL when the lease ends.
     pub grace_ms: u64,
+}
+
+impl Plan {
+    /// Whether a sandbox that was prepared by this plan can become one of the other.
+    pub fn can_become(&self, other: &Self) -> bool {
+        let mut changed = self.clone();
+        changed.limits.cpu_millis = other.limits.cpu_millis;
+        changed.limits.memory_bytes = other.limits.memory_bytes;
+        changed.limits.pids = other.limits.pids;
+        if let (Network::Steered { .. }, Network::Steered { .. }) = (&self.network, &other.network) {
+            changed.network = other.network.clone();
+        }
+        changed.start_deadline_ms = other.start_deadline_ms;
+        changed == *other
+    }
 }
 
 /// Limits of a sandbox; `None` is unlimited except by what bounds all sandboxes together.

@@ -1,6 +1,8 @@
 //! `NativeRuntime` on top of a real jailer: the way the server goes.
 
 mod common;
+#[path = "runtime/warm.rs"]
+mod warm;
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -50,6 +52,8 @@ fn spec(image: &str, entrypoint: &[&str]) -> SandboxSpec {
         taping: lifecycle::spec::Taping::None,
         access: Default::default(),
         volumes: Vec::new(),
+        pool: None,
+        template: None,
     }
 }
 

@@ -22,6 +22,7 @@ use crate::errors::{ApiError, create_failure};
 use crate::network::Network;
 use crate::store::{Row, Store};
 use crate::volumes::Turns;
+use crate::warm::Warm;
 use crate::wire;
 
 /// Longest wait of a look-up for the outcome of a create; the published clients give up after 30 s in all.
@@ -37,6 +38,10 @@ pub(crate) struct App {
     pub(crate) sandboxes: Registry,
     /// What leaves sandboxes.
     pub(crate) network: Network,
+    /// Sandboxes that nobody has yet.
+    pub(crate) warm: Arc<Warm>,
+    /// Held while the pools change.
+    pub(crate) pool_turn: tokio::sync::Mutex<()>,
     /// Whose turn it is to change a named volume.
     pub(crate) volume_turns: Turns,
     /// The way to ports.

@@ -14,11 +14,14 @@ mod errors;
 mod images;
 mod middleware;
 mod network;
+mod pools;
 mod proxy;
 mod routes;
 mod serve;
 mod store;
+mod templates;
 mod volumes;
+mod warm;
 mod wire;
 
 pub use config::{Config, Effective};

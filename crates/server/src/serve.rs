@@ -93,6 +93,7 @@ pub async fn serve(
     let trust = options.config.proxy.trust_forwarded;
     let forwarded = if trust { ingress::Forwarded::Keep } else { ingress::Forwarded::Replace };
     let (ports, wanted) = ingress::Ports::new(forwarded, tasks.clone(), closing.clone());
+    let warm = crate::warm::Warm::new(options.config.warm.max_memory_bytes, options.config.warm.pool_wait);
     let app = Arc::new(App {
         auth: Auth::new(&options.api_key, options.secret, options.config.ingress.keys.clone()),
         slots: (limit > 0).then(|| Arc::new(Semaphore::new(limit))),
@@ -102,6 +103,8 @@ pub async fn serve(
         images,
         sandboxes: Registry::default(),
         network,
+        warm,
+        pool_turn: tokio::sync::Mutex::default(),
         volume_turns: crate::volumes::Turns::default(),
         ports,
         tasks,
@@ -115,6 +118,9 @@ pub async fn serve(
     for row in rows {
         driver::spawn(&app, row, Start::Found);
     }
+    crate::pools::adopt(&app).await?;
+    crate::templates::adopt(&app).await?;
+    app.tasks.spawn(crate::warm::keep(app.clone()));
     app.tasks.spawn(crate::network::keep(app.clone()));
     app.tasks.spawn(crate::network::listen(app.clone()));
     app.tasks.spawn(crate::volumes::keep(app.clone()));

@@ -4,7 +4,7 @@ use axum::body::Bytes;
 use jiff::Timestamp;
 use lifecycle::state::exit_status;
 use protocol::error::code;
-use protocol::lifecycle::{ImageUri, PlatformSpec, Sandbox, SandboxStatus};
+use protocol::lifecycle::{Allocation, ImageUri, PlatformSpec, Sandbox, SandboxStatus};
 use serde::de::DeserializeOwned;
 
 use crate::errors::ApiError;
@@ -40,6 +40,11 @@ pub(crate) fn sandbox(row: &Row, view: View, runtime: &str) -> Sandbox {
         entrypoint: spec.entrypoint.clone(),
         expires_at: row.expires_at.map(|at| at.to_string()),
         created_at: row.created_at.to_string(),
+        allocation: spec.pool.as_ref().filter(|_| view != View::Created).map(|pool| Allocation {
+            mode: "pool".to_owned(),
+            pool_ref: pool.clone(),
+            state: "allocated".to_owned(),
+        }),
         runtime: (view == View::Detail).then(|| runtime.to_owned()),
         receipt: match view {
             View::Detail => row.receipt.as_ref().and_then(|receipt| serde_json::to_value(receipt).ok()),

@@ -100,6 +100,8 @@ pub async fn run(options: Options) -> Result<()> {
         "server" => row::footprint::server,
         "execd" => row::footprint::execd,
         "create" => row::create::cold,
+        "warm" => row::pool::warm,
+        "pool" => row::pool::hundred,
         "rate" => row::create::rate,
         "exec" => row::exec::run,
         "isolated" => row::isolated::run,

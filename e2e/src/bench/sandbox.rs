@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::client::{Connection, Payload};
-use super::server::Server;
+use super::server::{Server, Warmth};
 
 /// How long a state may take to arrive before the bench gives up.
 const STATE: Duration = Duration::from_secs(20);
@@ -200,7 +200,18 @@ impl Bed {
     /// # Errors
     /// It does not start.
     pub async fn make(bench: &super::Bench) -> Result<Self> {
-        let server = Server::start(bench).await?;
+        Self::around(Server::start(bench).await?).await
+    }
+
+    /// The same with a server that keeps ready what is asked for, as it does by default.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn make_warm(bench: &super::Bench) -> Result<Self> {
+        Self::around(Server::start_with(bench, Warmth::Default).await?).await
+    }
+
+    async fn around(server: Server) -> Result<Self> {
         let connection = server.connect().await?;
         let key = server.key.clone();
         Ok(Self { server, connection, key })

@@ -35,6 +35,15 @@ pub struct Server {
     pub started: Duration,
 }
 
+/// What a server keeps ready by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Warmth {
+    /// Nothing: every create makes its sandbox.
+    None,
+    /// What it does by default.
+    Default,
+}
+
 #[derive(Deserialize)]
 struct Facts {
     url: String,
@@ -46,19 +55,31 @@ impl Server {
     /// # Errors
     /// It does not become ready.
     pub async fn start(bench: &Bench) -> Result<Self> {
-        let directory = tempfile::Builder::new().prefix("s-").tempdir_in(bench.scratch.path())?.keep();
-        fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-        Self::start_in(&bench.options.osb, directory).await
+        Self::start_with(bench, Warmth::None).await
     }
 
-    async fn start_in(program: &Path, directory: PathBuf) -> Result<Self> {
+    /// As [`Server::start`], with what it keeps ready by itself.
+    ///
+    /// # Errors
+    /// It does not become ready.
+    pub async fn start_with(bench: &Bench, warmth: Warmth) -> Result<Self> {
+        let directory = tempfile::Builder::new().prefix("s-").tempdir_in(bench.scratch.path())?.keep();
+        fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+        Self::start_in(&bench.options.osb, directory, warmth).await
+    }
+
+    async fn start_in(program: &Path, directory: PathBuf, warmth: Warmth) -> Result<Self> {
         let data = directory.join("data");
         let _ = fs::create_dir(&data);
         let log = File::options().create(true).append(true).open(directory.join("log"))?;
         let start = Instant::now();
-        let child = Command::new(program)
+        let mut command = Command::new(program);
+        command.env_clear();
+        if warmth == Warmth::None {
+            command.env("OSB_WARM_MAX_MEMORY_BYTES", "0");
+        }
+        let child = command
             .args(["server", "--host", "127.0.0.1", "--port", "0"])
-            .env_clear()
             .env("PATH", PATH)
             .env("HOME", &directory)
             .env("OSB_DATA_DIR", &data)

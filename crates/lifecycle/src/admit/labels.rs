@@ -16,7 +16,10 @@ const MAX_PREFIX: usize = 253;
 const RESERVED_PREFIX: &str = "opensandbox.io/";
 
 /// Checks labels that a client gave.
-pub(super) fn check(metadata: &BTreeMap<String, String>) -> Result<(), Refusal> {
+///
+/// # Errors
+/// A [`Refusal`] with 400 for the first that is none.
+pub fn check(metadata: &BTreeMap<String, String>) -> Result<(), Refusal> {
     if metadata.len() > MAX_LABELS {
         return Err(label(
             "metadata".to_owned(),

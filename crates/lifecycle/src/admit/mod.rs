@@ -21,7 +21,7 @@ mod tests;
 mod vault;
 mod volumes;
 
-pub use labels::metadata_patch;
+pub use labels::{check as check_labels, metadata_patch};
 pub use volumes::{VolumeRules, named_volume};
 
 /// Shortest lifetime that can be asked for, in seconds (published).
@@ -95,6 +95,11 @@ impl Refusal {
         Self { status, code, field, message }
     }
 
+    /// A refusal with a status and a code of its own.
+    pub fn of(status: u16, code: &'static str, field: impl Into<String>, problem: impl AsRef<str>) -> Self {
+        Self::new(status, code, field, problem)
+    }
+
     /// A value of the wrong form or outside its range, where the published server answers 400.
     pub(crate) fn bad(field: impl Into<String>, problem: impl AsRef<str>) -> Self {
         Self::new(400, code::INVALID_PARAMETER, field, problem)
@@ -162,6 +167,8 @@ pub fn admit(request: CreateSandboxRequest, runtime: &Capabilities, rules: &Rule
         taping,
         access,
         volumes,
+        pool: None,
+        template: None,
     };
     Ok(Admitted { spec, pull_auth, vault_demands })
 }
@@ -180,7 +187,7 @@ fn hooks(asked: Option<serde_json::Value>) -> Result<Hooks, Refusal> {
 
 fn refuse_what_does_not_exist(request: &CreateSandboxRequest) -> Result<(), Refusal> {
     if request.template_id.is_some() {
-        return Err(Refusal::unsupported("templateId", "templates do not exist here yet; name an image"));
+        return Err(Refusal::unsupported("templateId", "no template of this server has that id; name an image"));
     }
     if request.snapshot_id.is_some() {
         return Err(Refusal::unsupported("snapshotId", "snapshots do not exist here yet; name an image"));
@@ -341,7 +348,7 @@ fn extensions(
                     400,
                     code::UNSUPPORTED_POOL_REF,
                     field,
-                    "pools do not exist here yet; name an image",
+                    "no pool of this server has that name; name an image",
                 ));
             }
             RENEW_EXTENSION => {

@@ -19,6 +19,7 @@ use crate::settings::Settings;
 pub mod execd;
 pub mod images;
 pub mod network;
+mod pools;
 pub mod ports;
 pub mod recordings;
 pub mod sandboxes;

@@ -20,6 +20,7 @@ pub mod file;
 pub mod image;
 pub mod open;
 pub mod policy;
+pub mod pool;
 pub mod port_forward;
 pub mod recording;
 pub mod run;

@@ -61,6 +61,9 @@ pub struct RunArgs {
     /// Image: a name to pull, or `host` for this machine's own programs
     #[arg(long)]
     image: Option<String>,
+    /// Take the sandbox out of this pool of a server (`osb pool`); `*` leaves the choice
+    #[arg(long, value_name = "POOL", conflicts_with = "image")]
+    pool: Option<String>,
     /// Environment variable; may be repeated
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = units::parse_pair)]
     env: Vec<(String, String)>,
@@ -342,8 +345,10 @@ fn request(
     let allowed = super::policy::permitting(&args.allow);
     let recorded = args.record.as_ref().map(|_| super::recording::recorded());
     let recording = recorded.or(lent.map(|lent| super::recording::replayed(lent.id())));
+    let pool = args.pool.clone().map(|pool| ("poolRef".to_owned(), pool));
+    let extensions: BTreeMap<String, String> = recording.into_iter().chain(pool).collect();
     Ok(CreateSandboxRequest {
-        image: Some(ImageSpec {
+        image: args.pool.is_none().then(|| ImageSpec {
             uri: args.image.clone().unwrap_or_else(|| ctx.settings.image.value.clone()),
             auth: None,
         }),
@@ -357,7 +362,7 @@ fn request(
             ..allowed
         }),
         volumes: (!args.volume.is_empty()).then(|| volume::requested(&args.volume)),
-        extensions: recording.map(|extension| [extension].into()),
+        extensions: (!extensions.is_empty()).then_some(extensions),
         credential_proxy: vault.map(|_| CredentialProxyConfig { enabled: true }),
         ..CreateSandboxRequest::default()
     })
@@ -383,6 +388,10 @@ impl Server {
         if args.keep {
             return Err(Failure::usage("--keep needs a server that outlives this command, and none answers here")
                 .hint("start one with `osb server`"));
+        }
+        if args.pool.is_some() {
+            return Err(Failure::usage("--pool needs a server that keeps one, and none answers here")
+                .hint("start one with `osb server`, and make a pool with `osb pool create`"));
         }
         // The machine is this person's, so what the command line names is allowed, and nothing else.
         let engine = engine::start(volume::own_paths(&args.volume)?).await?;

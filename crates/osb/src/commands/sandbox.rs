@@ -145,6 +145,9 @@ pub struct CreateArgs {
     /// Template to start from instead of an image
     #[arg(long, conflicts_with_all = ["image", "snapshot_id"])]
     template: Option<String>,
+    /// Take one out of this pool (`osb pool`); `*` leaves the choice
+    #[arg(long, value_name = "POOL", conflicts_with_all = ["snapshot_id", "template"])]
+    pool: Option<String>,
     /// Request body as JSON; flags go before what it says. `-` reads standard input
     #[arg(short, long, value_name = "PATH")]
     file: Option<PathBuf>,
@@ -340,7 +343,10 @@ fn request(ctx: &Context, args: &CreateArgs, vault: Option<&VaultFile>) -> Resul
     } else if let Some(id) = &args.template {
         request.template_id = Some(id.clone());
     } else if args.image.is_some()
-        || (request.image.is_none() && request.snapshot_id.is_none() && request.template_id.is_none())
+        || (args.pool.is_none()
+            && request.image.is_none()
+            && request.snapshot_id.is_none()
+            && request.template_id.is_none())
     {
         let auth = match (&args.image_auth_username, &args.image_auth_password) {
             (Some(username), Some(password)) => {
@@ -362,7 +368,8 @@ fn request(ctx: &Context, args: &CreateArgs, vault: Option<&VaultFile>) -> Resul
     extend(&mut request.metadata, args.metadata.iter().cloned().chain(name), false);
     let recorded = args.record.then(super::recording::recorded);
     let recording = recorded.or(args.replay.as_deref().map(super::recording::replayed));
-    extend(&mut request.extensions, args.extension.iter().cloned().chain(recording), false);
+    let pool = args.pool.clone().map(|pool| ("poolRef".to_owned(), pool));
+    extend(&mut request.extensions, args.extension.iter().cloned().chain(recording).chain(pool), false);
     let named = [("memory", &args.memory), ("cpu", &args.cpu), ("disk", &args.disk)];
     let named = named.into_iter().filter_map(|(name, value)| value.clone().map(|value| (name.to_owned(), value)));
     extend(&mut request.resource_limits, args.resource.iter().cloned().chain(named), !from_template);
@@ -400,7 +407,7 @@ fn extend<V>(map: &mut Option<BTreeMap<String, V>>, entries: impl Iterator<Item 
 }
 
 /// A JSON document from a file or from standard input.
-fn read_json<T: serde::de::DeserializeOwned>(path: &std::path::Path) -> Result<T, Failure> {
+pub(super) fn read_json<T: serde::de::DeserializeOwned>(path: &std::path::Path) -> Result<T, Failure> {
     use std::io::Read;
     let mut text = String::new();
     let read = if path == std::path::Path::new("-") {

@@ -65,7 +65,11 @@ impl Group {
             let quota_us = millis * CPU_PERIOD_US / 1000;
             match self.cpu.as_ref().ok_or_else(|| unenforceable("cpu"))? {
                 Carrier::V1(cpu) => {
-                    write(&cpu.join("cpu.cfs_period_us"), &CPU_PERIOD_US.to_string())?;
+                    let period = cpu.join("cpu.cfs_period_us");
+                    // The kernel's default; written again it stops every core for a moment.
+                    if read_number(&period) != Some(CPU_PERIOD_US) {
+                        write(&period, &CPU_PERIOD_US.to_string())?;
+                    }
                     write(&cpu.join("cpu.cfs_quota_us"), &quota_us.to_string())?;
                 }
                 Carrier::V2(cpu) => write(&cpu.join("cpu.max"), &format!("{quota_us} {CPU_PERIOD_US}"))?,

@@ -15,12 +15,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::process::{Pid, getpid};
+use rustix::process::{Pid, WaitOptions, getpid, waitpid};
 use rustix::thread::{Uid, set_thread_res_uid};
 
 use super::seat::Seat;
 use super::status::StatusReader;
-use super::{Jail, Mode, destroy, receipt, session, watch};
+use super::{Jail, Mode, destroy, receipt, session, warm, watch};
 use crate::cgroup::Group;
 use crate::disk::{self, Disk, Size};
 use crate::error::{Context, Failure, Kind, Result};
@@ -51,8 +51,8 @@ const REPORT_BYTES: usize = 64 << 10;
 pub struct Order<'a> {
     /// What to make.
     pub plan: Plan,
-    /// execd's boot configuration.
-    pub boot: OwnedFd,
+    /// execd's boot configuration; without one the sandbox waits to be claimed ([`warm`]).
+    pub boot: Option<OwnedFd>,
     /// Its other end closes when the engine that asked dies.
     pub lease: Option<OwnedFd>,
     /// A prepared disk of the right size, if there was one.
@@ -94,10 +94,9 @@ pub struct Live<'a> {
 /// Makes the sandbox, answers on `reply`, and stays until its end.
 pub fn run(jail: &Jail, mut order: Order<'_>, reply: OwnedFd) {
     let id = order.plan.id.clone();
-    let answer = |reply: &OwnedFd, message: &Reply, sockets: &[OwnedFd]| {
-        let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
+    let answer = |reply: &OwnedFd, message: &Reply| {
         // A server that is gone asks again after its restart; the sandbox is found then.
-        let _ = wire::send(reply.as_fd(), message, &fds, SendFlags::empty());
+        let _ = wire::send(reply.as_fd(), message, &[], SendFlags::empty());
     };
     let lock = match claim(jail, &order.plan, order.seat.as_ref()) {
         Ok(Claim::Ours(lock)) => lock,
@@ -110,18 +109,22 @@ pub fn run(jail: &Jail, mut order: Order<'_>, reply: OwnedFd) {
                 Ok(Claim::Ours(_)) => return,
                 Err(failure) => Reply::Failed(failure),
             };
-            return answer(&reply, &message, &[]);
+            return answer(&reply, &message);
         }
     };
     let seat = order.seat.take();
     let made = crate::policy::check(&order.plan, &jail.paths)
         .and_then(|()| crate::policy::check_kernel(&order.plan, jail.kernel()))
         .and_then(|()| volumes::check(&order.plan, &jail.host_paths))
-        .and_then(|()| make(jail, order, seat.as_ref(), |sockets| answer(&reply, &Reply::Steered, &sockets)));
+        .and_then(|()| make(jail, order, seat.as_ref(), &reply));
     match made {
-        Ok(Made { live, receipt }) => {
-            answer(&reply, &Reply::Created { receipt: Box::new(receipt) }, &[]);
+        Ok(Made { live, receipt, helper }) => {
+            answer(&reply, &Reply::Created { receipt: Box::new(receipt) });
             drop((lock, reply));
+            if let Some(helper) = helper {
+                // It ends by itself.
+                let _ = waitpid(Some(helper), WaitOptions::empty());
+            }
             watch::until_end(jail, live);
         }
         Err(failure) => {
@@ -131,7 +134,7 @@ pub fn run(jail: &Jail, mut order: Order<'_>, reply: OwnedFd) {
             if let Err(leftover) = destroy::remove_locked(jail, &id, Duration::ZERO) {
                 eprintln!("osb jailer: undo create of {id}: {leftover}");
             }
-            answer(&reply, &Reply::Failed(failure), &[]);
+            answer(&reply, &Reply::Failed(failure));
         }
     }
 }
@@ -140,6 +143,8 @@ pub fn run(jail: &Jail, mut order: Order<'_>, reply: OwnedFd) {
 struct Made<'a> {
     live: Live<'a>,
     receipt: Receipt,
+    /// A process to be waited for after the answer.
+    helper: Option<Pid>,
 }
 
 enum Claim {
@@ -234,14 +239,9 @@ impl Pipes {
     }
 }
 
-fn make<'a>(
-    jail: &Jail,
-    order: Order<'a>,
-    seat: Option<&Seat>,
-    steered: impl FnOnce(Vec<OwnedFd>),
-) -> Result<Made<'a>> {
+fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>, reply: &OwnedFd) -> Result<Made<'a>> {
     let started = Instant::now();
-    let deadline = started + Duration::from_millis(order.plan.start_deadline_ms);
+    let mut deadline = started + Duration::from_millis(order.plan.start_deadline_ms);
     let plan = &order.plan;
     let slot = match jail.mode {
         Mode::Root => {
@@ -313,12 +313,11 @@ fn make<'a>(
     let namespaces = session::to_keep(jail, pid)?;
     let disk_root = disk.as_ref().map(|disk| disk::open_root(&disk.mount)).transpose().op("open the disk")?;
     let limits = receipt::Limits::read(jail, plan, group.as_ref(), disk_root.as_ref());
-    let sockets = take_sockets(plan, pipes.control.0.as_fd(), pipes.errors.0.as_fd(), deadline)?;
+    let mut sockets = take_sockets(plan, pipes.control.0.as_fd(), pipes.errors.0.as_fd(), deadline)?;
     let is_steered = !sockets.is_empty();
-    if is_steered {
-        // The sockets are the asker's alone: a copy here would keep them open when all others are closed. He has them
-        // served while execd starts; who wants them anew waits for the lock.
-        steered(sockets);
+    if order.boot.is_some() {
+        // The asker has them served while execd starts.
+        hand_over(reply, std::mem::take(&mut sockets));
     }
     await_exec(pipes.errors.0.as_fd(), deadline).map_err(|failure| match plan.kernel {
         Kernel::Host => failure,
@@ -331,8 +330,28 @@ fn make<'a>(
 
     // execd reads its configuration first, so nothing of the user's runs before the kernel's word is taken.
     let way_out = if is_steered { "egress" } else { "none" };
-    let receipt = receipt::read(jail, plan, pid, slot, limits, way_out)?;
-    boot_execd(order.boot, plan, pipes.control.0.as_fd(), pipes.boot.1, deadline)?;
+    let mut receipt = receipt::read(jail, plan, pid, slot, limits, way_out)?;
+    let (boot, plan, helper) = match order.boot {
+        Some(boot) => (boot, order.plan.clone(), None),
+        None => {
+            let waiting = warm::Waiting {
+                plan,
+                pid,
+                init: init.as_fd(),
+                namespaces: &namespaces,
+                group: group.as_ref(),
+                disk: disk_root.as_ref(),
+                receipt,
+                socket: reply,
+            };
+            let claimed = waiting.until_claimed(jail)?;
+            hand_over(reply, std::mem::take(&mut sockets));
+            (deadline, receipt) = (claimed.deadline, claimed.receipt);
+            (claimed.boot, claimed.plan, claimed.helper)
+        }
+    };
+    let plan = &plan;
+    boot_execd(boot, plan, pipes.control.0.as_fd(), pipes.boot.1, deadline)?;
     let mut status = StatusReader::new(pipes.status.0);
     let console = pipes.console.0;
     await_execd(&mut status, init.as_fd(), deadline).map_err(|failure| with_console(failure, &console))?;
@@ -355,7 +374,17 @@ fn make<'a>(
         _namespaces: namespaces,
         watching: Some(watching),
     };
-    Ok(Made { live, receipt })
+    Ok(Made { live, receipt, helper })
+}
+
+/// Gives the sockets of a steered network, if there are any, to the asker alone: a copy here would keep them open when all others
+/// are closed. Who wants them anew waits for the lock.
+fn hand_over(reply: &OwnedFd, sockets: Vec<OwnedFd>) {
+    if !sockets.is_empty() {
+        let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
+        // A server that is gone asks again after its restart; the sandbox is found then.
+        let _ = wire::send(reply.as_fd(), &Reply::Steered, &fds, SendFlags::empty());
+    }
 }
 
 /// The sockets of a steered network, once the kernel has said that it has all of that; none for another, and none when

@@ -23,6 +23,7 @@ mod session;
 mod status;
 mod stock;
 mod userids;
+mod warm;
 pub(crate) mod watch;
 
 use std::collections::HashSet;
@@ -313,11 +314,16 @@ impl Jailer {
             Ok(request) => request,
             Err(error) => return refuse(&reply, Failure::new(Kind::Refused, format!("read a request: {error}"))),
         };
+        if let Request::Prepare(plan) = &request
+            && let Err(failure) = warm::check(plan)
+        {
+            return refuse(&reply, failure);
+        }
         let disk = match &request {
-            Request::Create(plan) => self.stock.take(&plan.limits),
+            Request::Create(plan) | Request::Prepare(plan) => self.stock.take(&plan.limits),
             _ => None,
         };
-        if let Request::Create(plan) = &request
+        if let Request::Create(plan) | Request::Prepare(plan) = &request
             && let Err(failure) = create::announce(&self.jail, &plan.id)
         {
             return refuse(&reply, failure);
@@ -329,6 +335,13 @@ impl Jailer {
                 match self.hand_over(Box::new(seat::Handed { plan: *plan, reply, fds, disk })) {
                     Ok(()) => return,
                     Err(back) => (Request::Create(Box::new(back.plan)), back.reply, back.fds, back.disk),
+                }
+            }
+            Request::Prepare(plan) => {
+                // It comes with nothing but its reply socket.
+                match self.hand_over(Box::new(seat::Handed { plan: *plan, reply, fds: Vec::new(), disk })) {
+                    Ok(()) => return,
+                    Err(back) => (Request::Prepare(Box::new(back.plan)), back.reply, back.fds, back.disk),
                 }
             }
             other => (other, reply, fds, disk),
@@ -479,12 +492,24 @@ fn perform(jail: &Jail, request: Request, reply: OwnedFd, mut fds: Vec<OwnedFd>,
         Request::Create(plan) => {
             let order = take(&mut fds, "a boot configuration").and_then(|boot| {
                 let lease = if plan.leased { Some(take(&mut fds, "a lease")?) } else { None };
-                Ok(create::Order { plan: *plan, boot, lease, disk: disks.ready, home: disks.home, seat: None })
+                Ok(create::Order {
+                    plan: *plan,
+                    boot: Some(boot),
+                    lease,
+                    disk: disks.ready,
+                    home: disks.home,
+                    seat: None,
+                })
             });
             match order {
                 Ok(order) => return create::run(jail, order, reply),
                 Err(failure) => Err(failure),
             }
+        }
+        Request::Prepare(plan) => {
+            let (disk, home) = (disks.ready, disks.home);
+            let order = create::Order { plan: *plan, boot: None, lease: None, disk, home, seat: None };
+            return create::run(jail, order, reply);
         }
         Request::Destroy { id, grace_ms } => {
             let grace = Duration::from_millis(grace_ms.min(crate::policy::MAX_GRACE_MS));

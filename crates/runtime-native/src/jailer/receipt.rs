@@ -119,6 +119,13 @@ pub fn read(jail: &Jail, plan: &Plan, pid: Pid, slot: Option<Slot>, limits: Limi
     Ok(receipt)
 }
 
+/// The same receipt with other limits, which must be what the plan asks for.
+pub fn with_limits(receipt: Receipt, limits: Limits, plan: &Plan) -> Result<Receipt> {
+    let receipt = Receipt { limits: limits.0, ..receipt };
+    compare_limits(&receipt, plan)?;
+    Ok(receipt)
+}
+
 /// `root` or `user`.
 pub fn mode(mode: Mode) -> &'static str {
     match mode {
@@ -203,9 +210,13 @@ fn limits(jail: &Jail, plan: &Plan, group: Option<&Group>, disk: Option<&OwnedFd
     limits
 }
 
+fn less(what: &str) -> Failure {
+    Failure::internal(format!("the kernel applied less than was asked: {what}"))
+}
+
 /// Fails when the kernel applied less than the plan asked for.
 fn compare(receipt: &Receipt, plan: &Plan, slot: Option<Slot>, effective: u64, root: &str) -> Result<()> {
-    let less = |what: String| Err(Failure::internal(format!("the kernel applied less than was asked: {what}")));
+    let less = |what: String| Err(less(&what));
     if !receipt.seccomp || !receipt.no_new_privs {
         return less("no system-call filter or no no_new_privs".to_owned());
     }
@@ -230,6 +241,10 @@ fn compare(receipt: &Receipt, plan: &Plan, slot: Option<Slot>, effective: u64, r
     {
         return less(format!("a root file system with {options}"));
     }
+    compare_limits(receipt, plan)
+}
+
+fn compare_limits(receipt: &Receipt, plan: &Plan) -> Result<()> {
     let rows = [
         ("cpu", plan.limits.cpu_millis, 0),
         ("memory", plan.limits.memory_bytes, PAGE_BYTES),
@@ -242,7 +257,7 @@ fn compare(receipt: &Receipt, plan: &Plan, slot: Option<Slot>, effective: u64, r
         let Some(asked) = asked else { continue };
         let applied = receipt.limits.get(name).and_then(|limit| limit.value);
         if applied.is_none_or(|applied| applied > asked + slack) {
-            return less(format!("{name} is {applied:?} where {asked} was asked"));
+            return Err(less(&format!("{name} is {applied:?} where {asked} was asked")));
         }
     }
     Ok(())

@@ -225,7 +225,10 @@ fn run(jail: &Jail, seat: Seat, errand: Errand, fds: Vec<OwnedFd>, home: Borrowe
         None => None,
     };
     let reply = fds.pop_front().ok_or_else(missing)?;
-    let boot = fds.pop_front().ok_or_else(missing)?;
+    let boot = fds.pop_front();
+    if errand.plan.leased && fds.is_empty() {
+        return Err(missing());
+    }
     let order = Order { plan: errand.plan, boot, lease: fds.pop_front(), disk, home, seat: Some(seat) };
     create::run(jail, order, reply);
     Ok(())

@@ -181,6 +181,20 @@ impl Home {
         Ok(Self { plan, namespaces })
     }
 
+    /// One that waits to be claimed, of which nothing is written down yet. `kept` are its namespaces where its monitor has them.
+    pub fn of_waiting(plan: Plan, init: rustix::process::Pid, kept: &[OwnedFd]) -> Result<Self> {
+        let namespaces = match kept {
+            [] => of_process(init.as_raw_nonzero().get())?,
+            kept => kept.iter().map(OwnedFd::try_clone).collect::<std::io::Result<_>>().op("keep the namespaces")?,
+        };
+        Ok(Self { plan, namespaces })
+    }
+
+    /// The numbers of what it has open.
+    pub fn descriptors(&self) -> impl Iterator<Item = i32> {
+        self.namespaces.iter().map(std::os::fd::AsRawFd::as_raw_fd)
+    }
+
     /// Joins the sandbox's user and network namespaces only.
     pub fn join_network(&self) -> Result<()> {
         for (name, namespace) in JOINED.iter().zip(&self.namespaces) {

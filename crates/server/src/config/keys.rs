@@ -169,6 +169,18 @@ pub(super) const KEYS: &[Key] = &[
         Some("\"\""),
         "published name of the runtime of that type; may be left out",
     ),
+    key(
+        "warm.max_memory_bytes",
+        Kind::Integer { min: 0, max: 1 << 40 },
+        Some("67108864"),
+        "memory for sandboxes kept ready because such were asked for lately, 4 MiB each; 0 keeps none",
+    ),
+    key(
+        "warm.pool_wait_seconds",
+        Kind::Integer { min: 0, max: 300 },
+        Some("5"),
+        "seconds that a create waits for a place in a pool that is full",
+    ),
 ];
 
 /// A hundred years: anything above is a mistake.
@@ -199,6 +211,7 @@ pub(super) const UNSUPPORTED: &[(&str, &str)] = &[
     ("egress.readiness_timeout_seconds", "a sandbox is ready when its network is"),
     ("ingress.gateway.", "the gateway does not exist here yet"),
     ("docker.", "the Docker runtime does not exist here yet"),
+    ("kubernetes.pool_acquisition_timeout_seconds", "pools are this server's own: use warm.pool_wait_seconds"),
     ("kubernetes.", "the Kubernetes runtime does not exist here yet"),
     ("agent_sandbox.", "the Kubernetes runtime does not exist here yet"),
     ("secure_runtime.k8s_runtime_class", "the Kubernetes runtime does not exist here yet"),

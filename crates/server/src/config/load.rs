@@ -186,6 +186,10 @@ impl Values {
                 vault_plain_http: self.get("egress.vault_plain_http").and_then(|v| v.as_bool()).expect("has a default"),
             },
             secure_runtime: self.secure_runtime()?,
+            warm: super::Warm {
+                max_memory_bytes: number("warm.max_memory_bytes"),
+                pool_wait: self.seconds("warm.pool_wait_seconds"),
+            },
         })
     }
 

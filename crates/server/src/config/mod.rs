@@ -46,6 +46,8 @@ pub struct Config {
     pub egress: Egress,
     /// `[secure_runtime]`.
     pub secure_runtime: SecureRuntime,
+    /// `[warm]`.
+    pub warm: Warm,
 }
 
 /// Listening, access and limits.
@@ -172,6 +174,15 @@ pub enum SecureRuntime {
     None,
     /// gVisor.
     Gvisor,
+}
+
+/// Sandboxes that are kept ready.
+#[derive(Clone, Copy, Debug)]
+pub struct Warm {
+    /// Memory that those may take which are kept ready because such were asked for; 0 keeps none.
+    pub max_memory_bytes: u64,
+    /// How long a create waits for a place in a pool that is full.
+    pub pool_wait: Duration,
 }
 
 /// What a sandbox without a policy of its own may reach.

@@ -408,6 +408,7 @@ impl Driver {
         self.app.store.transition(&row).await?;
         tracing::info!(sandbox_id = %row.id, from = %self.row.state, to = %row.state, reason = %row.reason, "state changed");
         self.row = row;
+        crate::pools::settle(&self.app, &self.row);
         self.failures = 0;
         self.used_now();
         if self.row.state != State::Running {
@@ -439,6 +440,7 @@ impl Driver {
             Outcome::Created { receipt, layers, credentials } => {
                 self.row.layers = layers;
                 self.row.credentials = credentials.map(|known| *known);
+                crate::pools::made(&self.app, &self.row);
                 self.fact(Event::Created, Some(*receipt)).await
             }
             Outcome::Event(event) => {
@@ -474,6 +476,7 @@ impl Driver {
             }
         }
         self.app.sandboxes.remove(&self.row.id);
+        self.app.warm.ended(&self.row.id, self.row.spec.pool.as_deref());
         self.app.network.shelf.forget_sandbox(&self.row.id);
         self.app.ports.forget(self.row.id.as_str());
         tracing::info!(sandbox_id = %self.row.id, "sandbox is gone");

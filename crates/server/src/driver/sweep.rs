@@ -57,7 +57,8 @@ async fn orphans(app: &App) -> Result<(), lifecycle::runtime::RuntimeError> {
         return Ok(());
     }
     let listed = app.runtime.list().await?;
-    for id in listed.iter().filter(|id| !app.sandboxes.contains(id)) {
+    // In this order: what is taken out of a stock is registered before the stock forgets it.
+    for id in listed.iter().filter(|id| !app.warm.knows(id) && !app.sandboxes.contains(id)) {
         tracing::warn!(sandbox_id = %id, "removing a sandbox that nobody remembers");
         if let Err(error) = app.runtime.destroy(id, Duration::ZERO).await {
             tracing::warn!(sandbox_id = %id, error = %error, "an orphan could not be removed");

@@ -97,7 +97,7 @@ pub(crate) async fn metrics(
         None => None,
     };
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    Ok((kind, app.network.counts.text(stats.as_ref())))
+    Ok((kind, app.network.counts.text(stats.as_ref()) + &app.warm.text()))
 }
 
 #[cfg(test)]

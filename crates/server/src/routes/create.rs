@@ -8,9 +8,9 @@ use axum::body::Bytes;
 use axum::extract::{Extension, OriginalUri, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use lifecycle::admit::{Rules, admit};
+use lifecycle::admit::admit;
 use lifecycle::runtime::PullAuth;
-use lifecycle::spec::{SandboxId, Taping};
+use lifecycle::spec::Taping;
 use lifecycle::state;
 use protocol::egress::NetworkPolicy;
 use protocol::error::code;
@@ -27,7 +27,9 @@ use crate::driver::{self, Sandbox, Start};
 use crate::errors::ApiError;
 use crate::middleware::Slot;
 use crate::network::Credentials;
+use crate::pools;
 use crate::store::{Inserted, Once, Row};
+use crate::warm::{self, Place};
 use crate::wire::{self, View};
 
 type Shared = State<Arc<App>>;
@@ -63,7 +65,7 @@ pub(super) async fn one(
 ) -> Result<Response, ApiError> {
     let wait = Query::of(&uri).seconds("wait", MAX_WAIT_SECONDS)?;
     let once = key(&headers)?.map(|key| Once::new(key, &body));
-    let mut made = make(&app, wire::decode(&body)?, once).await?;
+    let mut made = make(&app, wire::decode(&body)?, once, app.warm.until()).await?;
     settle(&app, slot, std::slice::from_mut(&mut made), wait).await;
     let mut response = (StatusCode::ACCEPTED, Json(made.answer)).into_response();
     if made.is_replay {
@@ -105,12 +107,13 @@ pub(super) async fn many(
         }
         bodies.push(body);
     }
+    let until = app.warm.until();
     let mut made = Vec::with_capacity(bodies.len());
     let mut answers = Vec::with_capacity(bodies.len());
     for (place, merged) in bodies.into_iter().enumerate() {
         let once = key.as_ref().map(|key| Once::new(format!("{key}/{place}"), &merged));
         let created = match wire::decode(&merged) {
-            Ok(request) => make(&app, request, once).await,
+            Ok(request) => make(&app, request, once, until).await,
             Err(error) => Err(error),
         };
         answers.push(match created {
@@ -180,20 +183,21 @@ async fn settle(app: &App, slot: Slot, made: &mut [Made], wait: Option<Duration>
     }
 }
 
-async fn make(app: &Arc<App>, request: CreateSandboxRequest, once: Option<Once>) -> Result<Made, ApiError> {
-    let rules = Rules {
-        max_timeout_seconds: app.config.server.max_sandbox_timeout_seconds,
-        leased: app.leased,
-        renews_on_access: app.config.renew_intent.enabled,
-        volumes: app.config.storage.rules(),
-    };
+/// Accepts one. A pool that is full is waited for until then.
+async fn make(
+    app: &Arc<App>,
+    request: CreateSandboxRequest,
+    once: Option<Once>,
+    until: tokio::time::Instant,
+) -> Result<Made, ApiError> {
+    let (request, origin) = pools::resolve(app, request).await?;
     let capabilities = app.capabilities();
-    let mut admitted = admit(request, &capabilities, &rules)?;
+    let mut admitted = admit(request, &capabilities, &pools::rules(app))?;
+    (admitted.spec.pool, admitted.spec.template) = (origin.pool, origin.template);
     if let Taping::Replay { recording } = &admitted.spec.taping {
         app.network.shelf.check(recording)?;
     }
     admitted.spec.network = app.network.shape(admitted.spec.policy.as_ref(), &capabilities.network)?;
-    let id = SandboxId::parse(&uuid::Uuid::new_v4().hyphenated().to_string()).expect("a UUID is an id");
     let now = app.now();
     let expires_at = admitted
         .spec
@@ -205,6 +209,8 @@ async fn make(app: &Arc<App>, request: CreateSandboxRequest, once: Option<Once>)
             })
         })
         .transpose()?;
+    let place = pools::place(app, &admitted.spec, until).await?;
+    let id = place.as_ref().map_or_else(warm::new_id, |place| place.id().clone());
     let credentials = admitted.spec.needs_authority().then(|| Credentials::new(admitted.vault_demands));
     if admitted.spec.credential_proxy && admitted.spec.policy.as_ref().is_some_and(NetworkPolicy::allows_by_default) {
         tracing::warn!(sandbox_id = %id, "a sandbox with credentials allows by default; a policy that denies is safer");
@@ -225,7 +231,7 @@ async fn make(app: &Arc<App>, request: CreateSandboxRequest, once: Option<Once>)
         credentials,
     };
     let answer = wire::sandbox(&row, View::Created, app.runtime.name());
-    match accept(app, row, admitted.pull_auth, once).await? {
+    match accept(app, row, admitted.pull_auth, once, place).await? {
         Accepted::New(sandbox) => Ok(Made { sandbox, answer, is_replay: false }),
         Accepted::Earlier(sandbox) => {
             let answer = wire::sandbox(&sandbox.row(), View::Created, app.runtime.name());
@@ -240,7 +246,13 @@ enum Accepted {
 }
 
 /// Remembers a sandbox and gives it a driver: both, whether or not the caller stays.
-async fn accept(app: &Arc<App>, row: Row, auth: Option<PullAuth>, once: Option<Once>) -> Result<Accepted, ApiError> {
+async fn accept(
+    app: &Arc<App>,
+    row: Row,
+    auth: Option<PullAuth>,
+    once: Option<Once>,
+    place: Option<Place>,
+) -> Result<Accepted, ApiError> {
     let app_of_task = app.clone();
     let accepted = app.tasks.spawn(async move {
         let app = app_of_task;
@@ -249,7 +261,13 @@ async fn accept(app: &Arc<App>, row: Row, auth: Option<PullAuth>, once: Option<O
             None => None,
         };
         match app.store.insert(&row, once).await? {
-            Inserted::New => Ok(Accepted::New(driver::spawn(&app, row, Start::Fresh(auth)))),
+            Inserted::New => {
+                let sandbox = driver::spawn(&app, row, Start::Fresh(auth));
+                if let Some(place) = place {
+                    place.use_up();
+                }
+                Ok(Accepted::New(sandbox))
+            }
             Inserted::Full => Err(ApiError::new(
                 StatusCode::TOO_MANY_REQUESTS,
                 code::TOO_MANY_REQUESTS,

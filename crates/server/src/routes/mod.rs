@@ -6,8 +6,10 @@ mod create;
 mod diagnostics;
 mod endpoints;
 pub(crate) mod images;
+mod pools;
 pub(crate) mod query;
 mod sandboxes;
+mod templates;
 mod unsupported;
 mod volumes;
 
@@ -82,10 +84,10 @@ fn router(app: &Arc<App>) -> Router {
             .route(&at("/sandboxes/{id}/snapshots"), post(unsupported::snapshots))
             .route(&at("/snapshots"), get(unsupported::snapshots))
             .route(&at("/snapshots/{id}"), get(unsupported::snapshots).delete(unsupported::snapshots))
-            .route(&at("/pools"), get(unsupported::pools).post(unsupported::pools))
-            .route(&at("/pools/{name}"), get(unsupported::pools).put(unsupported::pools).delete(unsupported::pools))
-            .route(&at("/templates"), get(unsupported::templates).post(unsupported::templates))
-            .route(&at("/templates/{id}"), get(unsupported::templates).delete(unsupported::templates))
+            .route(&at("/pools"), get(pools::list).post(pools::create))
+            .route(&at("/pools/{name}"), get(pools::get).put(pools::update).delete(pools::delete))
+            .route(&at("/templates"), get(templates::list).post(templates::create))
+            .route(&at("/templates/{id}"), get(templates::get).delete(templates::delete))
             .route(
                 &at("/sandboxes/{id}/networkpolicy"),
                 get(network::api::beneath)

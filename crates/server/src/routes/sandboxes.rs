@@ -36,13 +36,12 @@ pub(super) async fn list(
     OriginalUri(uri): OriginalUri,
 ) -> Result<Json<ListSandboxesResponse>, ApiError> {
     let query = Query::of(&uri);
-    let page = query.number("page", 1..=MAX_PAGE, 1)?;
-    let page_size = query.number("pageSize", 1..=MAX_PAGE_SIZE, 20)?;
+    let (page, page_size) = page(&query)?;
     let states: Vec<&str> = query.all("state").collect();
     let filter = Filter {
         // A word that is no state of ours matches nothing.
         states: (!states.is_empty()).then(|| states.iter().filter_map(|word| word.parse().ok()).collect()),
-        metadata: query.text("metadata").map(metadata_filter).transpose()?.unwrap_or_default(),
+        metadata: labels(&query)?,
     };
     let found = app.store.list(filter, page, page_size).await?;
     let total_pages = found.total.div_ceil(page_size);
@@ -57,6 +56,16 @@ pub(super) async fn list(
             has_next_page: page < total_pages,
         },
     }))
+}
+
+/// Which page of what size is asked for.
+pub(super) fn page(query: &Query) -> Result<(u64, u64), ApiError> {
+    Ok((query.number("page", 1..=MAX_PAGE, 1)?, query.number("pageSize", 1..=MAX_PAGE_SIZE, 20)?))
+}
+
+/// The labels that are asked for.
+pub(super) fn labels(query: &Query) -> Result<Vec<(String, String)>, ApiError> {
+    Ok(query.text("metadata").map(metadata_filter).transpose()?.unwrap_or_default())
 }
 
 /// A stored row as an item; while `Pending` with the progress that is not stored.

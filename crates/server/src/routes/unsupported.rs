@@ -7,11 +7,3 @@ use crate::errors::ApiError;
 pub(super) async fn snapshots() -> ApiError {
     ApiError::not_implemented(code::SNAPSHOT_NOT_IMPLEMENTED, "snapshots do not exist here yet")
 }
-
-pub(super) async fn pools() -> ApiError {
-    ApiError::not_implemented(code::POOL_NOT_SUPPORTED, "pools do not exist here yet")
-}
-
-pub(super) async fn templates() -> ApiError {
-    ApiError::not_implemented(code::TEMPLATE_NOT_SUPPORTED, "templates do not exist here yet; create from an image")
-}

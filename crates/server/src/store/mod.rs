@@ -6,6 +6,7 @@
 
 mod list;
 mod once;
+mod pools;
 mod rows;
 mod volumes;
 
@@ -20,6 +21,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 
 pub(crate) use list::Filter;
 pub(crate) use once::{Inserted, Once};
+pub(crate) use pools::{PoolRow, Stored};
 pub(crate) use rows::Row;
 pub use volumes::Refused;
 pub(crate) use volumes::VolumeRow;
@@ -112,6 +114,14 @@ pub enum Error {
     /// Volumes cannot be had as they were asked for.
     #[error(transparent)]
     Volume(#[from] Refused),
+    /// A pool or template does not read back.
+    #[error("row of pool or template \"{name}\" is damaged in {column}")]
+    DamagedPool {
+        /// Which one.
+        name: String,
+        /// Which column.
+        column: &'static str,
+    },
     /// A row does not read back.
     #[error("row of sandbox \"{id}\" is damaged in {column}")]
     Damaged {
@@ -170,7 +180,7 @@ impl Store {
         if found > SCHEMA_VERSION {
             return Err(Error::Newer { found });
         }
-        for statement in SCHEMA.into_iter().chain(volumes::SCHEMA) {
+        for statement in SCHEMA.into_iter().chain(volumes::SCHEMA).chain(pools::SCHEMA) {
             sqlx::query(statement).execute(&writer).await.map_err(sql("make the tables"))?;
         }
         sqlx::query("PRAGMA user_version = 1").execute(&writer).await.map_err(sql("write the format"))?;

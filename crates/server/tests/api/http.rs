@@ -78,7 +78,6 @@ async fn unknown_routes_and_methods_answer_with_code_and_message() {
     );
     for (method, path, code) in [
         (Method::GET, "/v1/pools", "SANDBOX::POOL_NOT_SUPPORTED"),
-        (Method::POST, "/v1/templates", "SANDBOX::TEMPLATE_NOT_SUPPORTED"),
         (Method::GET, "/v1/snapshots", "SNAPSHOT::NOT_IMPLEMENTED"),
         (Method::POST, "/v1/sandboxes/x/snapshots", "SNAPSHOT::NOT_IMPLEMENTED"),
     ] {
@@ -114,7 +113,7 @@ async fn every_wrong_field_of_a_create_is_named() {
         (json!({ "image": "host" }), 422, "image"),
         (json!({ "image": { "uri": 5 } }), 422, "image.uri"),
         (json!({ "snapshotId": "s", "image": null }), 400, "snapshotId"),
-        (json!({ "templateId": "t", "image": null }), 400, "templateId"),
+        (json!({ "templateId": "t", "image": null }), 422, "templateId"),
         (json!({ "entrypoint": null }), 400, "entrypoint"),
         (json!({ "entrypoint": [] }), 422, "entrypoint"),
         (json!({ "entrypoint": "sleep 5" }), 422, "entrypoint"),

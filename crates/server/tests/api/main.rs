@@ -9,6 +9,7 @@ mod images;
 mod lifecycle;
 mod links;
 mod network;
+mod pools;
 mod proxy;
 mod recovery;
 mod tunnel;

@@ -10,6 +10,7 @@ pub mod isolated;
 pub mod memory;
 pub mod output;
 pub mod pause;
+pub mod pool;
 pub mod proxy;
 pub mod terminal;
 pub mod transfer;
