@@ -1,7 +1,7 @@
 //! The pure domain: what a sandbox is, what may be asked of it, and how its life goes on.
 //!
 //! Owns [`admit`] (the only place that says "unsupported"), [`state`] (the state machine), [`spec`] (what
-//! was admitted), [`volume`] (what it shares) and the [`runtime::Runtime`] trait. Refuses to know HTTP, databases and kernels: nothing
+//! was admitted), [`volume`] (what it shares), [`snapshot`] (what is kept of it) and the [`runtime::Runtime`] trait. Refuses to know HTTP, databases and kernels: nothing
 //! here does I/O. Wire types come in through [`admit`] and end there.
 
 pub mod admit;
@@ -10,6 +10,7 @@ pub mod fake;
 pub mod isolated;
 pub mod quantity;
 pub mod runtime;
+pub mod snapshot;
 pub mod spec;
 pub mod state;
 pub mod volume;

@@ -15,6 +15,7 @@ use protocol::network::Cidr;
 use serde::{Deserialize, Serialize};
 
 use crate::isolated::Isolated;
+use crate::snapshot::Snapshots;
 use crate::spec::{SandboxId, SandboxSpec};
 
 /// A boxed future, so that runtimes can be chosen at run time.
@@ -64,6 +65,11 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Named volumes, if this runtime can.
     fn volumes(&self) -> Option<&dyn Volumes> {
+        None
+    }
+
+    /// Snapshots, if this runtime can take any.
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
         None
     }
 
@@ -383,6 +389,9 @@ pub struct Capabilities {
     pub isolation: Isolation,
     /// Whether pause and resume exist.
     pub pause: bool,
+    /// Whether snapshots can be taken.
+    #[serde(default)]
+    pub snapshots: bool,
     /// How each limit is enforced: name to means; `none` means that a create that asks for it is refused.
     pub limits: BTreeMap<String, String>,
     /// Whether fractions of a core can be enforced.
@@ -436,6 +445,8 @@ pub enum ErrorKind {
     HostPathFailed,
     /// A path within a volume leads out of it, or cannot be made.
     SubPath,
+    /// What a snapshot stands on is not there any more.
+    Restore,
     /// The runtime itself failed; worth another try.
     Internal,
 }

@@ -8,6 +8,7 @@ use protocol::hooks::Hooks;
 use protocol::network::Cidr;
 use serde::{Deserialize, Serialize};
 
+use crate::snapshot::Origin;
 use crate::volume::Volume;
 
 #[cfg(test)]
@@ -106,9 +107,23 @@ pub struct SandboxSpec {
     /// What it shares with the machine and with other sandboxes.
     #[serde(default)]
     pub volumes: Vec<Volume>,
+    /// The snapshot that it was made from instead of an image.
+    #[serde(default)]
+    pub origin: Option<Origin>,
 }
 
 impl SandboxSpec {
+    /// Takes over what a fork has in common with its source and no request can say: all but what is its own.
+    pub fn take_over(&mut self, source: &Self) {
+        self.platform.clone_from(&source.platform);
+        self.limits = source.limits.clone();
+        self.extensions.clone_from(&source.extensions);
+        self.hooks = source.hooks.clone();
+        self.taping = source.taping.clone();
+        self.access = source.access;
+        self.volumes.clone_from(&source.volumes);
+    }
+
     /// Whether its programs must trust an authority of its own: its TLS is read.
     pub fn needs_authority(&self) -> bool {
         self.credential_proxy || self.taping != Taping::None

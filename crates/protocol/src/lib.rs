@@ -13,4 +13,5 @@ pub mod lifecycle;
 pub mod network;
 pub mod recording;
 pub mod schedule;
+pub mod snapshot;
 pub mod vault;

@@ -202,6 +202,7 @@ fn become_execd(birth: Birth<'_>, errors: &OwnedFd) -> Result<std::convert::Infa
             Network::Steered { .. } => Some(network::RESOLVER),
         },
         authority: birth.plan.authority.as_ref(),
+        restored: birth.plan.restored,
     };
     if let Some(parts) = parts {
         let cell = Cell::enter(sources, parts, &shape)?;

@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
@@ -62,6 +62,8 @@ const MASKED: &[&str] = &[
 const READ_ONLY: &[&str] = &["proc/sys", "proc/bus", "proc/fs", "proc/irq"];
 /// A question that the egress process took with it when it died is asked again after a second, not after five.
 const RESOLVER_OPTIONS: &str = "options timeout:1 attempts:5";
+/// Random bytes of a machine's id.
+const MACHINE_ID_BYTES: usize = 16;
 /// Terminals of one sandbox; the machine has 4,096 for all.
 const MAX_TERMINALS: &str = "256";
 
@@ -101,6 +103,8 @@ pub struct Shape<'a> {
     pub resolver: Option<Ipv4Addr>,
     /// Whom its programs are to trust beside the image's roots.
     pub authority: Option<&'a Authority>,
+    /// Whether it is made from a snapshot, and gets a machine's id of its own where that has one.
+    pub restored: bool,
 }
 
 /// Builds the root and makes it the root of this process; the host's tree is gone afterwards.
@@ -227,9 +231,29 @@ fn overlay(place: &Path, layers: Vec<OwnedFd>, writable: Writable, shape: &Shape
     etc(&upper, &layers, shape)?;
 
     let root = mount_overlay(&disk_path.join(disk::UPPER), &disk_path.join(disk::WORK), &lower).op("mount overlay")?;
-    let local = clone_tree(CWD, &disk_path.join(disk::LOCAL)).op("open the local directory")?;
+    let local = local(&disk_path, &lower, &layers)?;
     let sessions = clone_tree(CWD, &disk_path.join(disk::SESSIONS)).op("open the sessions' directory")?;
     Ok((root, Areas { local, sessions }))
+}
+
+/// What becomes `/usr/local` over the machine's own programs: a directory of the disk, and beneath it those of the
+/// snapshots that the sandbox was made from.
+fn local(disk: &Path, lower: &[PathBuf], layers: &[OwnedFd]) -> Result<OwnedFd> {
+    let place = Path::new("usr/local");
+    let has_one = |layer: &OwnedFd| open_beneath(layer, place, OFlags::PATH | OFlags::DIRECTORY).is_ok();
+    let kept: Vec<PathBuf> =
+        lower.iter().zip(layers).filter(|(_, layer)| has_one(layer)).map(|(path, _)| path.join(place)).collect();
+    let upper = disk.join(disk::LOCAL);
+    if kept.is_empty() {
+        return clone_tree(CWD, &upper).op("open the local directory");
+    }
+    for name in disk::LOCAL_DIRECTORIES {
+        // Empty so far. What the snapshot has in their place is shown.
+        rustix::fs::unlinkat(CWD, upper.join(name), AtFlags::REMOVEDIR).op("prepare the local directory")?;
+    }
+    let work = disk.join(disk::LOCAL_WORK);
+    rustix::fs::mkdirat(CWD, &work, Mode::from_raw_mode(0o755)).op("prepare the local directory")?;
+    mount_overlay(&upper, &work, &kept).op("mount overlay on the local directory")
 }
 
 /// Mounts an overlay of these directories, lowest first.
@@ -436,7 +460,24 @@ fn etc(upper: &OwnedFd, layers: &[OwnedFd], shape: &Shape<'_>) -> Result<()> {
             rustix::fs::openat(&etc, file, flags, Mode::from_raw_mode(0o644)).op(format!("make /etc/{file}"))?;
         rustix::io::write(&opened, text.as_bytes()).op(format!("write /etc/{file}"))?;
     }
-    Ok(())
+    if shape.restored { machine_id(&etc, layers) } else { Ok(()) }
+}
+
+/// Gives the sandbox a machine's id of its own, if its snapshot has one.
+fn machine_id(etc: &OwnedFd, layers: &[OwnedFd]) -> Result<()> {
+    let of_layer = |layer: &OwnedFd| open_beneath(layer, Path::new("etc/machine-id"), OFlags::PATH).ok();
+    let Some(known) = layers.iter().rev().find_map(of_layer) else { return Ok(()) };
+    let stat = rustix::fs::fstat(&known).op("look at /etc/machine-id")?;
+    if stat.st_mode & libc::S_IFMT != libc::S_IFREG || stat.st_size == 0 {
+        return Ok(());
+    }
+    let mut bytes = [0u8; MACHINE_ID_BYTES];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).op("draw a machine's id")?;
+    let mut text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    text.push('\n');
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let opened = rustix::fs::openat(etc, "machine-id", flags, Mode::from_raw_mode(0o444)).op("make /etc/machine-id")?;
+    rustix::io::write(&opened, text.as_bytes()).op("write /etc/machine-id").map(drop)
 }
 
 /// The image's /etc, by the uppermost layer that knows it.

@@ -28,6 +28,7 @@ use crate::wire::{Kernel, Plan, PlanLimits, Reply, Request};
 
 mod network;
 mod sessions;
+mod snapshots;
 mod volumes;
 
 /// Longest wait for an answer that needs no waiting for a sandbox.
@@ -135,9 +136,13 @@ impl NativeRuntime {
                            tproxy and reject, and IPv6";
             return Err(RuntimeError::new(ErrorKind::Unsupported, message));
         }
-        let stand = if spec.image == HOST_IMAGE { self.host_image().await? } else { self.image(&request).await? };
+        let stand = match &spec.origin {
+            Some(origin) => self.restored(origin).await?,
+            None if spec.image == HOST_IMAGE => self.host_image().await?,
+            None => self.image(&request).await?,
+        };
         let mut env: BTreeMap<String, String> = BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned())]);
-        env.extend(stand.env);
+        env.extend(stand.env.clone());
         env.extend(spec.env.clone());
         let authority = request.authority.map(|pem| {
             let java_home = env.get("JAVA_HOME").filter(|path| path.len() <= trust::MAX_JAVA_HOME_BYTES).cloned();
@@ -171,6 +176,8 @@ impl NativeRuntime {
             network: spec.network.clone(),
             authority,
             volumes: spec.volumes.clone(),
+            image_env: stand.env,
+            restored: spec.origin.is_some(),
             leased: spec.leased,
             start_deadline_ms: start_deadline.as_millis() as u64,
             grace_ms,
@@ -378,6 +385,10 @@ impl Runtime for NativeRuntime {
 
     fn volumes(&self) -> Option<&dyn lifecycle::runtime::Volumes> {
         Some(self)
+    }
+
+    fn snapshots(&self) -> Option<&dyn lifecycle::snapshot::Snapshots> {
+        self.capabilities.snapshots.then_some(self)
     }
 
     fn network(&self) -> Option<&dyn lifecycle::runtime::Network> {

@@ -50,6 +50,7 @@ fn spec(image: &str, entrypoint: &[&str]) -> SandboxSpec {
         taping: lifecycle::spec::Taping::None,
         access: Default::default(),
         volumes: Vec::new(),
+        origin: None,
     }
 }
 

@@ -16,6 +16,7 @@ mod network;
 mod proxy;
 mod routes;
 mod serve;
+mod snapshots;
 mod store;
 mod volumes;
 mod wire;

@@ -103,6 +103,7 @@ pub async fn serve(
         sandboxes: Registry::default(),
         network,
         volume_turns: crate::volumes::Turns::default(),
+        forking: crate::snapshots::Forking::default(),
         ports,
         tasks,
         closing,
@@ -112,12 +113,14 @@ pub async fn serve(
     });
     tracing::info!(sandboxes = rows.len(), address = ?listener.local_addr().ok(), "server starts");
     crate::volumes::adopt(&app).await;
+    crate::snapshots::recover(&app).await;
     for row in rows {
         driver::spawn(&app, row, Start::Found);
     }
     app.tasks.spawn(crate::network::keep(app.clone()));
     app.tasks.spawn(crate::network::listen(app.clone()));
     app.tasks.spawn(crate::volumes::keep(app.clone()));
+    app.tasks.spawn(crate::snapshots::keep(app.clone()));
     app.tasks.spawn(sweep::ends(app.clone()));
     app.tasks.spawn(sweep::rounds(app.clone()));
     app.tasks.spawn(app.ports.clone().expire());

@@ -28,6 +28,7 @@ use crate::idrange::{self, Slot};
 use crate::init::{self, Birth, ByPath, FallbackDisk, Go, Steered};
 use crate::network;
 use crate::rootfs;
+use crate::snapshot;
 use crate::state::{self, Monitor, Process, State};
 use crate::sys::{self, Cloned, MountChange};
 use crate::volumes;
@@ -322,6 +323,9 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>) -> Result<Made<'
     let sockets = take_sockets(plan, pipes.control.0.as_fd())?;
     let way_out = if sockets.is_empty() { "none" } else { "egress" };
     let receipt = receipt::read(jail, plan, pid, slot, limits, way_out)?;
+    if let (Some(_), Some(disk)) = (&plan.authority, &disk_root) {
+        snapshot::note_platform_files(disk.as_fd(), &jail.paths.sandbox(&plan.id))?;
+    }
     boot_execd(order.boot, plan, pipes.control.0.as_fd(), pipes.boot.1, deadline)?;
     let mut status = StatusReader::new(pipes.status.0);
     let console = pipes.console.0;

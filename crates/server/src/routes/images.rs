@@ -122,11 +122,17 @@ pub(super) async fn remove(State(app): Shared, Path(reference): Path<String>) ->
 pub(super) async fn prune(State(app): Shared, Extension(slot): Extension<Slot>) -> Result<Json<Value>, ApiError> {
     let store = store(&app)?;
     slot.release();
+    let snapshots = app.store.all_snapshots().await?;
+    let of_snapshots = snapshots.into_iter().flat_map(|row| {
+        let standing = row.taken.map(|taken| taken.standing.layers);
+        standing.into_iter().flatten().chain(row.layers)
+    });
     let in_use: BTreeSet<LayerId> = app
         .sandboxes
         .all()
         .iter()
         .flat_map(|sandbox| sandbox.row().layers.clone())
+        .chain(of_snapshots)
         .filter_map(|layer| layer.parse().ok())
         .collect();
     let pruned = store.prune(&in_use).await?;

@@ -8,6 +8,7 @@ mod endpoints;
 pub(crate) mod images;
 pub(crate) mod query;
 mod sandboxes;
+mod snapshots;
 mod unsupported;
 mod volumes;
 
@@ -79,9 +80,10 @@ fn router(app: &Arc<App>) -> Router {
             .route(&at("/sandboxes/{id}/diagnostics/events"), get(diagnostics::events))
             .route(&at("/sandboxes/{id}/diagnostics/inspect"), get(diagnostics::inspect))
             .route(&at("/sandboxes/{id}/diagnostics/summary"), get(diagnostics::summary))
-            .route(&at("/sandboxes/{id}/snapshots"), post(unsupported::snapshots))
-            .route(&at("/snapshots"), get(unsupported::snapshots))
-            .route(&at("/snapshots/{id}"), get(unsupported::snapshots).delete(unsupported::snapshots))
+            .route(&at("/sandboxes/{id}/snapshots"), post(snapshots::create))
+            .route(&at("/sandboxes/{id}/fork"), post(create::fork))
+            .route(&at("/snapshots"), get(snapshots::list))
+            .route(&at("/snapshots/{id}"), get(snapshots::get).delete(snapshots::delete))
             .route(&at("/pools"), get(unsupported::pools).post(unsupported::pools))
             .route(&at("/pools/{name}"), get(unsupported::pools).put(unsupported::pools).delete(unsupported::pools))
             .route(&at("/templates"), get(unsupported::templates).post(unsupported::templates))

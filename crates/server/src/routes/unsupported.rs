@@ -4,10 +4,6 @@ use protocol::error::code;
 
 use crate::errors::ApiError;
 
-pub(super) async fn snapshots() -> ApiError {
-    ApiError::not_implemented(code::SNAPSHOT_NOT_IMPLEMENTED, "snapshots do not exist here yet")
-}
-
 pub(super) async fn pools() -> ApiError {
     ApiError::not_implemented(code::POOL_NOT_SUPPORTED, "pools do not exist here yet")
 }

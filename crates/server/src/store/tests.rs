@@ -31,6 +31,7 @@ fn row(id: &str, second: i64, labels: &[(&str, &str)]) -> Row {
             taping: lifecycle::spec::Taping::None,
             access: lifecycle::spec::Access::default(),
             volumes: Vec::new(),
+            origin: None,
         },
         state: State::Pending,
         reason: "ACCEPTED".to_owned(),
