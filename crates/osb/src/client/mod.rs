@@ -22,6 +22,7 @@ pub mod network;
 pub mod ports;
 pub mod recordings;
 pub mod sandboxes;
+pub mod snapshots;
 pub mod stream;
 pub mod terminal;
 pub mod vault;
