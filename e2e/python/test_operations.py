@@ -141,9 +141,6 @@ def test_no_expiry_cannot_be_renewed(raw):
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", "/snapshots"),
-        ("GET", "/snapshots/x"),
-        ("DELETE", "/snapshots/x"),
         ("GET", "/pools"),
         ("GET", "/pools/x"),
         ("DELETE", "/pools/x"),
