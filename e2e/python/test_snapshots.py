@@ -19,6 +19,8 @@ from conftest import minimal
 # Seconds in which a snapshot must be ready; the target is below one, a loaded machine is slower.
 READY_SECONDS = 60
 PLANTED = "planted-51c0ffee"
+# A variable is no secret: it is kept with its sandbox, and with no other.
+VARIABLE = "variable-8e0d4a"
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ def restored(client, snapshot, **arguments):
 
 def test_a_snapshot_is_taken_found_and_restored_by_the_client(client, raw):
     name = f"s-{uuid.uuid4().hex[:12]}"
-    sandbox = client.create(env={"SECRET": PLANTED}, metadata={"team": "x"})
+    sandbox = client.create(env={"OWN": VARIABLE}, metadata={"team": "x"})
     assert said(sandbox, "mkdir -p /workspace/a; echo kept > /workspace/a/f; rm /etc/passwd; echo x > /usr/local/bin/tool") == ""
     made = sandbox.create_snapshot(name)
     assert (made.sandbox_id, made.name, made.status.state) == (sandbox.id, name, "Creating")
@@ -65,7 +67,7 @@ def test_a_snapshot_is_taken_found_and_restored_by_the_client(client, raw):
     assert said(sandbox, "cat /workspace/a/f") == "kept\n", "the source goes on"
     copy = restored(client, shown, env={"MINE": "1"})
     assert said(copy, "cat /workspace/a/f /usr/local/bin/tool; test -e /etc/passwd || echo gone; env") .startswith("kept\nx\ngone\n")
-    assert PLANTED not in said(copy, "env")
+    assert VARIABLE not in said(copy, "env")
     detail = raw.get(f"/sandboxes/{copy.id}").json()
     assert (detail["snapshotId"], detail.get("image"), detail.get("metadata")) == (made.id, None, None)
     assert said(copy, "hostname").strip() == copy.id
