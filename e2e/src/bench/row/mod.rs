@@ -11,6 +11,7 @@ pub mod memory;
 pub mod output;
 pub mod pause;
 pub mod proxy;
+pub mod snapshot;
 pub mod terminal;
 pub mod transfer;
 
