@@ -79,8 +79,6 @@ async fn unknown_routes_and_methods_answer_with_code_and_message() {
     for (method, path, code) in [
         (Method::GET, "/v1/pools", "SANDBOX::POOL_NOT_SUPPORTED"),
         (Method::POST, "/v1/templates", "SANDBOX::TEMPLATE_NOT_SUPPORTED"),
-        (Method::GET, "/v1/snapshots", "SNAPSHOT::NOT_IMPLEMENTED"),
-        (Method::POST, "/v1/sandboxes/x/snapshots", "SNAPSHOT::NOT_IMPLEMENTED"),
     ] {
         server.call(method, path, None).await.is(501, code);
     }
@@ -113,7 +111,8 @@ async fn every_wrong_field_of_a_create_is_named() {
         (json!({ "image": null }), 422, "image"),
         (json!({ "image": "host" }), 422, "image"),
         (json!({ "image": { "uri": 5 } }), 422, "image.uri"),
-        (json!({ "snapshotId": "s", "image": null }), 400, "snapshotId"),
+        (json!({ "snapshotId": "s", "image": null }), 404, "snapshotId"),
+        (json!({ "snapshotId": "s" }), 422, "snapshotId"),
         (json!({ "templateId": "t", "image": null }), 400, "templateId"),
         (json!({ "entrypoint": null }), 400, "entrypoint"),
         (json!({ "entrypoint": [] }), 422, "entrypoint"),
@@ -212,5 +211,5 @@ async fn capabilities_say_what_sandboxes_can_have() {
     let server = Server::start().await;
     let body = server.get("/v1/capabilities").await.json();
     assert_eq!((&body["network"], &body["runtime"]["runtime"]), (&json!("none"), &json!("fake")));
-    assert_eq!((&body["features"]["pause"], &body["features"]["snapshots"]), (&json!(true), &json!(false)));
+    assert_eq!((&body["features"]["pause"], &body["features"]["snapshots"]), (&json!(true), &json!(true)));
 }

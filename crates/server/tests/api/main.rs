@@ -11,6 +11,7 @@ mod links;
 mod network;
 mod proxy;
 mod recovery;
+mod snapshots;
 mod tunnel;
 mod vault;
 mod volumes;
