@@ -138,20 +138,6 @@ def test_no_expiry_cannot_be_renewed(raw):
     assert (answer.status_code, bool(answer.json()["code"])) == (409, True)
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", "/snapshots"),
-        ("GET", "/snapshots/x"),
-        ("DELETE", "/snapshots/x"),
-    ],
-)
-def test_what_does_not_exist_yet_says_so(raw, method, path):
-    answer = raw.request(method, path)
-    assert answer.status_code == 501, answer.text
-    assert answer.json()["code"] and answer.json()["message"]
-
-
 def test_usage_events_are_taken_and_checked(raw):
     good = {"eventType": "sandbox.create", "createDurationMs": 5, "success": True}
     assert raw.post("/metrics/events", json=good).status_code == 204

@@ -19,6 +19,7 @@ use crate::runtime::{
     BoxFuture, Capabilities, Create, Created, ErrorKind, ExecdAddress, Exit, Listeners, Network, Observed, Pause,
     Receipt, Runtime, RuntimeError, StoredVolume, VolumeMeans, Volumes,
 };
+use crate::snapshot::{Found, SnapshotId, Snapshots, Standing, Taken};
 use crate::spec::{self, SandboxId};
 
 /// The calls that can be made to fail.
@@ -42,6 +43,10 @@ pub enum Call {
     RemoveVolume,
     /// [`Warm::prepare`](crate::warm::Warm::prepare).
     Prepare,
+    /// [`Snapshots::take`].
+    TakeSnapshot,
+    /// [`Snapshots::remove`].
+    RemoveSnapshot,
 }
 
 mod warm;
@@ -59,6 +64,8 @@ struct Inner {
     reachable: BTreeMap<SandboxId, Vec<Cidr>>,
     authorities: BTreeMap<SandboxId, String>,
     volumes: BTreeMap<String, Option<u64>>,
+    snapshots: BTreeMap<SnapshotId, Taken>,
+    copies_held: bool,
     failures: BTreeMap<Call, RuntimeError>,
     held: bool,
     ended: VecDeque<SandboxId>,
@@ -129,6 +136,23 @@ impl FakeRuntime {
         self.lock().creates
     }
 
+    /// Holds every snapshot back until [`FakeRuntime::release_copies`].
+    pub fn hold_copies(&self) {
+        self.lock().copies_held = true;
+    }
+
+    /// Lets held snapshots go on.
+    pub fn release_copies(&self) {
+        let mut inner = self.lock();
+        inner.copies_held = false;
+        inner.wake();
+    }
+
+    /// The snapshots that exist.
+    pub fn snapshots(&self) -> Vec<SnapshotId> {
+        self.lock().snapshots.keys().cloned().collect()
+    }
+
     /// The named volumes that exist.
     pub fn volumes(&self) -> BTreeMap<String, Option<u64>> {
         self.lock().volumes.clone()
@@ -168,6 +192,7 @@ impl Runtime for FakeRuntime {
             arch: "amd64".to_owned(),
             mode: "user".to_owned(),
             pause: true,
+            snapshots: true,
             limits: limits.into(),
             fractional_cpu: true,
             network: "egress".to_owned(),
@@ -265,6 +290,70 @@ impl Runtime for FakeRuntime {
 
     fn volumes(&self) -> Option<&dyn Volumes> {
         Some(self)
+    }
+
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        Some(self)
+    }
+}
+
+impl Snapshots for FakeRuntime {
+    fn take<'a>(
+        &'a self,
+        id: &'a SnapshotId,
+        sandbox: &'a SandboxId,
+        found: Found,
+    ) -> BoxFuture<'a, Result<Taken, RuntimeError>> {
+        Box::pin(poll_fn(move |ctx| {
+            let mut inner = self.lock();
+            if inner.copies_held {
+                inner.wakers.push(ctx.waker().clone());
+                return Poll::Pending;
+            }
+            if let Err(error) = inner.fail(Call::TakeSnapshot) {
+                return Poll::Ready(Err(error));
+            }
+            let expected = match found {
+                Found::Running => Observed::Running,
+                Found::Paused => Observed::Paused,
+            };
+            if inner.sandboxes.get(sandbox) != Some(&expected) {
+                let message = format!("sandbox {sandbox} does not run");
+                return Poll::Ready(Err(RuntimeError::new(ErrorKind::NotFound, message)));
+            }
+            let standing = Standing {
+                layers: vec!["base".to_owned(), id.to_string()],
+                host_programs: false,
+                env: Vec::new(),
+                working_dir: None,
+                user: None,
+            };
+            let taken = Taken {
+                standing,
+                bytes: 1,
+                entries: 1,
+                sockets_left_out: 0,
+                attributes_left_out: 0,
+                frozen: Duration::from_millis(1),
+            };
+            inner.snapshots.insert(id.clone(), taken.clone());
+            Poll::Ready(Ok(taken))
+        }))
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<(SnapshotId, Taken)>, RuntimeError>> {
+        Box::pin(
+            async move { Ok(self.lock().snapshots.iter().map(|(id, taken)| (id.clone(), taken.clone())).collect()) },
+        )
+    }
+
+    fn remove<'a>(&'a self, id: &'a SnapshotId) -> BoxFuture<'a, Result<(), RuntimeError>> {
+        Box::pin(async move {
+            let mut inner = self.lock();
+            inner.fail(Call::RemoveSnapshot)?;
+            inner.snapshots.remove(id);
+            Ok(())
+        })
     }
 }
 

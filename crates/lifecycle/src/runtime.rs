@@ -15,6 +15,7 @@ use protocol::network::Cidr;
 use serde::{Deserialize, Serialize};
 
 use crate::isolated::Isolated;
+use crate::snapshot::Snapshots;
 use crate::spec::{SandboxId, SandboxSpec};
 use crate::warm::Warm;
 
@@ -71,6 +72,11 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Sandboxes that wait to be claimed, if this runtime can.
     fn warm(&self) -> Option<&dyn Warm> {
+        None
+    }
+
+    /// Snapshots, if this runtime can take any.
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
         None
     }
 
@@ -393,6 +399,9 @@ pub struct Capabilities {
     pub isolation: Isolation,
     /// Whether pause and resume exist.
     pub pause: bool,
+    /// Whether snapshots can be taken.
+    #[serde(default)]
+    pub snapshots: bool,
     /// How each limit is enforced: name to means; `none` means that a create that asks for it is refused.
     pub limits: BTreeMap<String, String>,
     /// Whether fractions of a core can be enforced.
@@ -446,6 +455,8 @@ pub enum ErrorKind {
     HostPathFailed,
     /// A path within a volume leads out of it, or cannot be made.
     SubPath,
+    /// What a snapshot stands on is not there any more.
+    Restore,
     /// The runtime itself failed; worth another try.
     Internal,
 }

@@ -8,6 +8,7 @@ use protocol::hooks::Hooks;
 use protocol::network::Cidr;
 use serde::{Deserialize, Serialize};
 
+use crate::snapshot::Origin;
 use crate::volume::Volume;
 
 #[cfg(test)]
@@ -112,9 +113,23 @@ pub struct SandboxSpec {
     /// The template that it was made from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
+    /// The snapshot that it was made from instead of an image.
+    #[serde(default)]
+    pub origin: Option<Origin>,
 }
 
 impl SandboxSpec {
+    /// Takes over what a fork has in common with its source and no request can say: all but what is its own.
+    pub fn take_over(&mut self, source: &Self) {
+        self.platform.clone_from(&source.platform);
+        self.limits = source.limits.clone();
+        self.extensions.clone_from(&source.extensions);
+        self.hooks = source.hooks.clone();
+        self.taping = source.taping.clone();
+        self.access = source.access;
+        self.volumes.clone_from(&source.volumes);
+    }
+
     /// Whether its programs must trust an authority of its own: its TLS is read.
     pub fn needs_authority(&self) -> bool {
         self.credential_proxy || self.taping != Taping::None

@@ -7,6 +7,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use crate::commands::command::CommandCommand;
 use crate::commands::config::ConfigCommand;
 use crate::commands::file::FileCommand;
+use crate::commands::fork::ForkArgs;
 use crate::commands::image::ImageCommand;
 use crate::commands::open::OpenArgs;
 use crate::commands::policy::PolicyCommand;
@@ -16,6 +17,7 @@ use crate::commands::recording::RecordingCommand;
 use crate::commands::run::RunArgs;
 use crate::commands::sandbox::SandboxCommand;
 use crate::commands::shell::ShellArgs;
+use crate::commands::snapshot::SnapshotCommand;
 use crate::commands::vault::VaultCommand;
 use crate::commands::volume::VolumeCommand;
 use crate::output::Format;
@@ -94,6 +96,11 @@ pub enum Command {
     /// Make, list, freeze and end sandboxes
     #[command(subcommand, visible_alias = "sb")]
     Sandbox(SandboxCommand),
+    /// Keep the files of sandboxes, and make others from them
+    #[command(subcommand, visible_alias = "snap")]
+    Snapshot(SnapshotCommand),
+    /// Make many sandboxes from the files of one as they are now
+    Fork(ForkArgs),
     /// Run commands in a sandbox, in front or in the background
     #[command(subcommand, visible_alias = "cmd")]
     Command(CommandCommand),

@@ -23,8 +23,8 @@ mod units;
 use cli::{Cli, Command, Global};
 use commands::signals::Signals;
 use commands::{
-    Context, Outcome, command, config, doctor, file, image, open, policy, pool, port_forward, recording, run, sandbox,
-    shell, vault, volume,
+    Context, Outcome, command, config, doctor, file, fork, image, open, policy, pool, port_forward, recording, run,
+    sandbox, shell, snapshot, vault, volume,
 };
 use failure::Failure;
 use output::{Format, Printer};
@@ -116,6 +116,8 @@ async fn dispatch(command: &Command, ctx: &Context) -> Outcome {
     match command {
         Command::Run(args) => run::run(ctx, args).await,
         Command::Sandbox(command) => sandbox::run(ctx, command).await,
+        Command::Snapshot(command) => interruptible(snapshot::run(ctx, command)).await,
+        Command::Fork(args) => fork::run(ctx, args).await,
         Command::Command(command) => command::run(ctx, command).await,
         Command::Shell(args) => shell::run(ctx, args).await,
         Command::File(command) => interruptible(file::run(ctx, command)).await,

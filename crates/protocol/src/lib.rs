@@ -14,4 +14,5 @@ pub mod network;
 pub mod pool;
 pub mod recording;
 pub mod schedule;
+pub mod snapshot;
 pub mod vault;

@@ -263,6 +263,9 @@ pub struct Sandbox {
     /// What it was started from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageUri>,
+    /// The snapshot that it was started from instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_id: Option<String>,
     /// The requested platform.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<PlatformSpec>,

@@ -45,6 +45,10 @@ pub const UPPER: &str = "upper";
 pub const WORK: &str = "work";
 /// Directory that appears as `/usr/local` where the machine's own programs are bound.
 pub const LOCAL: &str = "local";
+/// Directory that overlayfs works in where `/usr/local` lies over that of a snapshot.
+pub const LOCAL_WORK: &str = "local-work";
+/// Directories of [`LOCAL`], as distributions have them.
+pub const LOCAL_DIRECTORIES: [&str; 8] = ["bin", "etc", "games", "include", "lib", "sbin", "share", "src"];
 /// Directory that holds what the sandbox's isolated sessions write, one directory for each.
 pub const SESSIONS: &str = "sessions";
 
@@ -119,7 +123,7 @@ impl Disk {
         if spent_bytes > RECYCLED_BYTES || files > RECYCLED_FILES {
             return None;
         }
-        for name in [UPPER, WORK, LOCAL, SESSIONS] {
+        for name in [UPPER, WORK, LOCAL, LOCAL_WORK, SESSIONS] {
             // By way of the descriptor, since the mount has no name; the standard library's walk follows no links.
             let path = format!("/proc/self/fd/{}/{name}", std::os::fd::AsRawFd::as_raw_fd(&root));
             match fs::remove_dir_all(path) {
@@ -191,7 +195,7 @@ pub fn lay_out(root: impl AsFd) -> Result<()> {
             Err(errno) => return Err(Failure::errno(format!("make {name} on the disk"), errno)),
         }
     }
-    for name in ["bin", "etc", "games", "include", "lib", "sbin", "share", "src"] {
+    for name in LOCAL_DIRECTORIES {
         match rustix::fs::mkdirat(root, format!("{LOCAL}/{name}"), Mode::from_raw_mode(0o755)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(Failure::errno(format!("make {LOCAL}/{name} on the disk"), errno)),

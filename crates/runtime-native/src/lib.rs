@@ -21,6 +21,7 @@ mod runtime;
 pub mod seccomp;
 mod session_init;
 mod session_root;
+mod snapshot;
 pub mod state;
 pub mod sys;
 pub mod trust;

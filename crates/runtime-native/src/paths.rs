@@ -90,6 +90,11 @@ impl Paths {
         self.root.join("volumes")
     }
 
+    /// Records of snapshots, one file for each.
+    pub fn snapshots(&self) -> PathBuf {
+        self.root.join("snapshots")
+    }
+
     /// Name of the cgroup that bounds all sandboxes of this data directory.
     pub fn cgroup(&self) -> String {
         let digest = Sha256::digest(self.root.as_os_str().as_encoded_bytes());

@@ -49,6 +49,7 @@ pub(crate) fn probe(jail: &Jail) -> Probe {
         mode: crate::jailer::mode_name(jail.mode).to_owned(),
         isolation: jail.isolation(),
         pause: jail.cgroups.as_ref().is_some_and(|found| found.can_freeze()),
+        snapshots: crate::jailer::snapshot::means(jail).is_ok(),
         fractional_cpu: limits.get("cpu").is_some_and(|means| means.starts_with("cgroup")),
         limits,
         network: if network.is_ok() { "egress" } else { "none" }.to_owned(),
@@ -104,6 +105,7 @@ pub(crate) fn weaker(jail: &Jail) -> Vec<String> {
         if jail.cgroups.is_none() {
             weaker.push("Sandboxes cannot be paused: that needs a control group of their own.".to_owned());
         }
+        weaker.push("No snapshots of sandboxes can be taken: that needs a server of root's.".to_owned());
         if jail.user_ids.ids() == Ids::Single {
             weaker.push("Only root exists inside: install uidmap and add the user to /etc/subuid for more.".to_owned());
         }
@@ -120,7 +122,7 @@ pub(crate) fn weaker(jail: &Jail) -> Vec<String> {
         weaker.push("This machine mounts no cgroups: cpu, memory and processes are not limited.".to_owned());
     }
     if jail.config.runsc.is_some() {
-        weaker.push("There are no isolated sessions on gVisor.".to_owned());
+        weaker.push("There are no isolated sessions on gVisor, and no snapshots.".to_owned());
         weaker.push("The limits of memory and processes include what gVisor itself uses.".to_owned());
         weaker.push("Programs find no control groups beneath /sys/fs/cgroup.".to_owned());
     }

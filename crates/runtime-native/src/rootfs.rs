@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
@@ -227,9 +227,29 @@ fn overlay(place: &Path, layers: Vec<OwnedFd>, writable: Writable, shape: &Shape
     etc(&upper, &layers, shape)?;
 
     let root = mount_overlay(&disk_path.join(disk::UPPER), &disk_path.join(disk::WORK), &lower).op("mount overlay")?;
-    let local = clone_tree(CWD, &disk_path.join(disk::LOCAL)).op("open the local directory")?;
+    let local = local(&disk_path, &lower, &layers)?;
     let sessions = clone_tree(CWD, &disk_path.join(disk::SESSIONS)).op("open the sessions' directory")?;
     Ok((root, Areas { local, sessions }))
+}
+
+/// What becomes `/usr/local` over the machine's own programs: a directory of the disk, and beneath it those of the
+/// snapshots that the sandbox was made from.
+fn local(disk: &Path, lower: &[PathBuf], layers: &[OwnedFd]) -> Result<OwnedFd> {
+    let place = Path::new("usr/local");
+    let has_one = |layer: &OwnedFd| open_beneath(layer, place, OFlags::PATH | OFlags::DIRECTORY).is_ok();
+    let kept: Vec<PathBuf> =
+        lower.iter().zip(layers).filter(|(_, layer)| has_one(layer)).map(|(path, _)| path.join(place)).collect();
+    let upper = disk.join(disk::LOCAL);
+    if kept.is_empty() {
+        return clone_tree(CWD, &upper).op("open the local directory");
+    }
+    for name in disk::LOCAL_DIRECTORIES {
+        // Empty so far. What the snapshot has in their place is shown.
+        rustix::fs::unlinkat(CWD, upper.join(name), AtFlags::REMOVEDIR).op("prepare the local directory")?;
+    }
+    let work = disk.join(disk::LOCAL_WORK);
+    rustix::fs::mkdirat(CWD, &work, Mode::from_raw_mode(0o755)).op("prepare the local directory")?;
+    mount_overlay(&upper, &work, &kept).op("mount overlay on the local directory")
 }
 
 /// Mounts an overlay of these directories, lowest first.

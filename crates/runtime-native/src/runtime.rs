@@ -29,6 +29,7 @@ use crate::wire::{Kernel, Plan, PlanLimits, Reply, Request};
 
 mod network;
 mod sessions;
+mod snapshots;
 mod volumes;
 mod warm;
 
@@ -204,9 +205,13 @@ impl NativeRuntime {
                            tproxy and reject, and IPv6";
             return Err(RuntimeError::new(ErrorKind::Unsupported, message));
         }
-        let stand = if spec.image == HOST_IMAGE { self.host_image().await? } else { self.image(request).await? };
+        let stand = match &spec.origin {
+            Some(origin) => self.restored(origin).await?,
+            None if spec.image == HOST_IMAGE => self.host_image().await?,
+            None => self.image(request).await?,
+        };
         let mut env: BTreeMap<String, String> = BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned())]);
-        env.extend(stand.env);
+        env.extend(stand.env.clone());
         env.extend(spec.env.clone());
         let authority = request.authority.map(|pem| {
             let java_home = env.get("JAVA_HOME").filter(|path| path.len() <= trust::MAX_JAVA_HOME_BYTES).cloned();
@@ -240,6 +245,7 @@ impl NativeRuntime {
             network: spec.network.clone(),
             authority,
             volumes: spec.volumes.clone(),
+            image_env: stand.env,
             leased: spec.leased,
             start_deadline_ms: start_deadline.as_millis() as u64,
             grace_ms,
@@ -425,6 +431,10 @@ impl Runtime for NativeRuntime {
     fn warm(&self) -> Option<&dyn lifecycle::warm::Warm> {
         // A kernel in user space is started with what it is told, and told nothing later.
         (self.kernel() == Kernel::Host).then_some(self as _)
+    }
+
+    fn snapshots(&self) -> Option<&dyn lifecycle::snapshot::Snapshots> {
+        self.capabilities.snapshots.then_some(self)
     }
 
     fn network(&self) -> Option<&dyn lifecycle::runtime::Network> {

@@ -5,6 +5,7 @@
 
 use lifecycle::isolated::{Record, SessionId, SessionSpec};
 use lifecycle::runtime::{Observed, Receipt, StoredVolume};
+use lifecycle::snapshot::{Found, SnapshotId, Taken};
 use lifecycle::spec::{Network, SandboxId};
 use lifecycle::volume::Volume;
 pub use packets::{PACKET_BYTES, Packet, pair, receive_bytes, send, send_bytes};
@@ -127,6 +128,22 @@ pub enum Request {
     },
     /// Name every volume that exists. Answered by [`Reply::Volumes`].
     ListVolumes,
+    /// Take a snapshot of a sandbox. Answered by [`Reply::Snapshot`].
+    TakeSnapshot {
+        /// The snapshot.
+        id: SnapshotId,
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// How it is found and left.
+        found: Found,
+    },
+    /// Name every snapshot that is wholly there. Answered by [`Reply::Snapshots`].
+    ListSnapshots,
+    /// Remove a snapshot and what only it needs.
+    RemoveSnapshot {
+        /// The snapshot.
+        id: SnapshotId,
+    },
     /// Say what this machine can do.
     Probe,
 }
@@ -195,6 +212,13 @@ pub enum Reply {
         /// In no order.
         volumes: Vec<StoredVolume>,
     },
+    /// A snapshot is there.
+    Snapshot {
+        /// What it is.
+        taken: Box<Taken>,
+    },
+    /// Snapshots follow in a memory file beside this packet, as JSON: there may be more than a packet holds.
+    Snapshots,
     /// What this machine can do.
     Probed(Box<Probe>),
     /// It could not be done.
@@ -276,6 +300,9 @@ pub struct Plan {
     /// What it shares with the machine and with other sandboxes.
     #[serde(default)]
     pub volumes: Vec<Volume>,
+    /// The environment of its image, for those that are made from a snapshot of it.
+    #[serde(default)]
+    pub image_env: Vec<(String, String)>,
     /// Whether a lease comes with the request: the sandbox ends when the other end of that pipe is closed.
     pub leased: bool,
     /// Milliseconds until execd must have answered.

@@ -54,6 +54,7 @@ fn spec(image: &str, entrypoint: &[&str]) -> SandboxSpec {
         volumes: Vec::new(),
         pool: None,
         template: None,
+        origin: None,
     }
 }
 

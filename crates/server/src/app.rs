@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::driver::Sandbox;
 use crate::errors::{ApiError, create_failure};
 use crate::network::Network;
+use crate::snapshots::Forking;
 use crate::store::{Row, Store};
 use crate::volumes::Turns;
 use crate::warm::Warm;
@@ -44,6 +45,8 @@ pub(crate) struct App {
     pub(crate) pool_turn: tokio::sync::Mutex<()>,
     /// Whose turn it is to change a named volume.
     pub(crate) volume_turns: Turns,
+    /// Snapshots that are about to be forked from.
+    pub(crate) forking: Forking,
     /// The way to ports.
     pub(crate) ports: Arc<ingress::Ports>,
     /// Requests that may be worked on at the same time; `None` when there is no limit.

@@ -8,7 +8,7 @@ use lifecycle::state::Rejected;
 use protocol::error::code;
 use serde_json::{Value, json};
 
-use crate::store::Refused;
+use crate::store::{Refused, SnapshotRefused};
 
 /// An answer that is not a success: a status, a stable code, a sentence for people.
 #[derive(Clone, Debug)]
@@ -140,11 +140,32 @@ impl From<Refused> for ApiError {
     }
 }
 
+impl From<SnapshotRefused> for ApiError {
+    fn from(refused: SnapshotRefused) -> Self {
+        let message = refused.to_string();
+        match refused {
+            SnapshotRefused::Missing(id) => Self::missing(code::SNAPSHOT_NOT_FOUND, "snapshot", &id),
+            SnapshotRefused::NameTaken { .. } => Self::conflict(code::SNAPSHOT_CREATE_CONFLICT, message),
+            SnapshotRefused::AtWork(_) => {
+                Self::conflict(code::SNAPSHOT_CREATE_CONFLICT, message).retry_after(RETRY_AFTER_SECONDS)
+            }
+            SnapshotRefused::NotReady { .. } => Self::conflict(code::SNAPSHOT_NOT_READY, message),
+            SnapshotRefused::Creating(_) => {
+                Self::conflict(code::SNAPSHOT_INVALID_STATE, message).retry_after(RETRY_AFTER_SECONDS)
+            }
+            SnapshotRefused::InUse { .. } => Self::conflict(code::SNAPSHOT_DELETE_CONFLICT, message),
+            SnapshotRefused::TooMany => Self::conflict(code::TOO_MANY_SNAPSHOTS, message),
+        }
+    }
+}
+
 impl From<crate::store::Error> for ApiError {
     fn from(error: crate::store::Error) -> Self {
-        if let crate::store::Error::Volume(refused) = error {
-            return refused.into();
-        }
+        let error = match error {
+            crate::store::Error::Volume(refused) => return refused.into(),
+            crate::store::Error::Snapshot(refused) => return refused.into(),
+            other => other,
+        };
         tracing::error!(error = %protocol::error::chain(&error), "the database failed");
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -163,6 +184,7 @@ pub(crate) fn create_failure_code(error: &RuntimeError) -> &'static str {
         ErrorKind::HostPath => code::HOST_PATH_NOT_ALLOWED,
         ErrorKind::HostPathFailed => code::HOST_PATH_CREATE_FAILED,
         ErrorKind::SubPath => code::INVALID_SUB_PATH,
+        ErrorKind::Restore => code::SNAPSHOT_INVALID_RESTORE_CONFIG,
         ErrorKind::Exhausted | ErrorKind::NotFound | ErrorKind::Invalid | ErrorKind::Held | ErrorKind::Internal => {
             code::START_FAILED
         }
@@ -178,6 +200,7 @@ pub(crate) fn create_failure(failure_code: &str, message: &str) -> ApiError {
         | code::NOT_SUPPORTED
         | code::HOST_PATH_NOT_ALLOWED
         | code::INVALID_SUB_PATH => StatusCode::BAD_REQUEST,
+        code::SNAPSHOT_INVALID_RESTORE_CONFIG => StatusCode::CONFLICT,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     ApiError::new(status, failure_code, format!("the sandbox could not be made: {message}"))

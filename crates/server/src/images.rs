@@ -7,14 +7,24 @@ use std::time::Duration;
 use image::{Bounds, LayerId};
 
 use crate::app::App;
+use crate::store;
 
 /// Between two looks at images that may have become too old or too many.
 const ROUND: Duration = Duration::from_secs(10 * 60);
 
-/// The layers that must stay whatever nobody asks for.
-pub(crate) fn in_use(app: &App) -> BTreeSet<LayerId> {
+/// The layers that must stay whatever nobody asks for: those of sandboxes and of snapshots.
+///
+/// # Errors
+/// The records cannot be read.
+pub(crate) async fn in_use(app: &App) -> Result<BTreeSet<LayerId>, store::Error> {
+    let snapshots = app.store.all_snapshots().await?;
+    let of_snapshots = snapshots.into_iter().flat_map(|row| {
+        let standing = row.taken.map(|taken| taken.standing.layers);
+        standing.into_iter().flatten().chain(row.layers)
+    });
     let sandboxes = app.sandboxes.all();
-    sandboxes.iter().flat_map(|sandbox| sandbox.row().layers.clone()).filter_map(|layer| layer.parse().ok()).collect()
+    let of_sandboxes = sandboxes.iter().flat_map(|sandbox| sandbox.row().layers.clone());
+    Ok(of_sandboxes.chain(of_snapshots).filter_map(|layer| layer.parse().ok()).collect())
 }
 
 /// Keeps images within the operator's bounds, until the server ends.
@@ -26,7 +36,14 @@ pub(crate) async fn keep(app: Arc<App>) {
             () = app.closing.cancelled() => return,
             () = tokio::time::sleep(ROUND) => {}
         }
-        match store.collect(&in_use(&app), bounds).await {
+        let in_use = match in_use(&app).await {
+            Ok(in_use) => in_use,
+            Err(error) => {
+                tracing::warn!(error = %protocol::error::chain(&error), "it is not known which images are in use; all stay");
+                continue;
+            }
+        };
+        match store.collect(&in_use, bounds).await {
             Ok(pruned) if pruned.images.is_empty() && pruned.layers.is_empty() => {}
             Ok(pruned) => tracing::info!(
                 images = pruned.images.len(),

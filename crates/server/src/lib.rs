@@ -18,6 +18,7 @@ mod pools;
 mod proxy;
 mod routes;
 mod serve;
+mod snapshots;
 mod store;
 mod templates;
 mod volumes;

@@ -43,6 +43,7 @@ pub(crate) fn rules(app: &App) -> Rules {
         leased: app.leased,
         renews_on_access: app.config.renew_intent.enabled,
         volumes: app.config.storage.rules(),
+        origin: None,
     }
 }
 

@@ -106,6 +106,7 @@ pub async fn serve(
         warm,
         pool_turn: tokio::sync::Mutex::default(),
         volume_turns: crate::volumes::Turns::default(),
+        forking: crate::snapshots::Forking::default(),
         ports,
         tasks,
         closing,
@@ -115,6 +116,7 @@ pub async fn serve(
     });
     tracing::info!(sandboxes = rows.len(), address = ?listener.local_addr().ok(), "server starts");
     crate::volumes::adopt(&app).await;
+    crate::snapshots::recover(&app).await;
     for row in rows {
         driver::spawn(&app, row, Start::Found);
     }
@@ -125,6 +127,7 @@ pub async fn serve(
     app.tasks.spawn(crate::network::listen(app.clone()));
     app.tasks.spawn(crate::volumes::keep(app.clone()));
     app.tasks.spawn(crate::images::keep(app.clone()));
+    app.tasks.spawn(crate::snapshots::keep(app.clone()));
     app.tasks.spawn(sweep::ends(app.clone()));
     app.tasks.spawn(sweep::rounds(app.clone()));
     app.tasks.spawn(app.ports.clone().expire());

@@ -26,7 +26,8 @@ pub(crate) fn sandbox(row: &Row, view: View, runtime: &str) -> Sandbox {
     let spec = &row.spec;
     Sandbox {
         id: row.id.as_str().to_owned(),
-        image: (view != View::Created).then(|| ImageUri { uri: spec.image.clone() }),
+        image: (view != View::Created && spec.origin.is_none()).then(|| ImageUri { uri: spec.image.clone() }),
+        snapshot_id: spec.origin.as_ref().map(|origin| origin.id.to_string()),
         platform: spec.platform.as_ref().map(|p| PlatformSpec { os: p.os.clone(), arch: p.arch.clone() }),
         status: SandboxStatus {
             state: row.state.as_str().to_owned(),

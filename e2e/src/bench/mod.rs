@@ -106,6 +106,7 @@ pub async fn run(options: Options) -> Result<()> {
         "exec" => row::exec::run,
         "isolated" => row::isolated::run,
         "pause" => row::pause::run,
+        "snapshot" => row::snapshot::run,
         "end" => row::end::run,
         "output" => row::output::run,
         "transfer" => row::transfer::run,

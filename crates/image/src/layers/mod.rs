@@ -25,6 +25,8 @@ use crate::{LayerId, digest};
 const FILES: &str = "fs";
 /// File of a layer that tells what came of it.
 const STATS: &str = "stats.json";
+/// Directory of a draft that is gone when it becomes a layer.
+const SCRATCH: &str = "scratch";
 /// Beginning of the names of things that are being made or removed.
 const TRANSIENT_PREFIX: &str = ".transient-";
 /// Random bytes in a transient name.
@@ -130,6 +132,18 @@ impl Area {
         }
     }
 
+    /// Removes the draft of this name, whose maker is gone; one that is not there is a success.
+    ///
+    /// # Errors
+    /// The name is not one of a draft, or the area cannot be written.
+    pub fn discard(&self, draft: &str) -> Result<(), UnpackError> {
+        let failed = |e: Errno| UnpackError::system("discard", draft, e);
+        if !draft.starts_with(TRANSIENT_PREFIX) || draft.contains('/') {
+            return Err(failed(Errno::INVAL));
+        }
+        tree::remove(self.directory.as_fd(), draft.as_bytes()).map_err(failed)
+    }
+
     /// Removes what killed processes left half made or half removed; tells how many there were.
     ///
     /// # Errors
@@ -180,6 +194,31 @@ impl Draft {
         self.files.as_fd()
     }
 
+    /// The name by which the area knows it, see [`Area::discard`].
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A directory on the same file system that is not part of the layer.
+    ///
+    /// # Errors
+    /// The disk is full or failing.
+    pub fn scratch(&self) -> Result<OwnedFd, UnpackError> {
+        let failed = |e: Errno| UnpackError::system("make room in", self.name.as_str(), e);
+        rustix::fs::mkdirat(&self.directory, SCRATCH, Mode::RWXU).map_err(failed)?;
+        tree::open_directory(self.directory.as_fd(), SCRATCH.as_bytes()).map_err(failed)
+    }
+
+    /// Puts an empty file beside the layer's files, by which its maker knows it again.
+    ///
+    /// # Errors
+    /// The disk is full or failing, or the name is taken.
+    pub fn note(&self, name: &str) -> Result<(), UnpackError> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = rustix::fs::openat(&self.directory, name, flags, Mode::RUSR | Mode::WUSR);
+        made.map(drop).map_err(|e| UnpackError::system("note", name, e))
+    }
+
     /// Makes the draft durable and gives it its name. When the layer is there already, the draft goes.
     ///
     /// # Errors
@@ -191,6 +230,7 @@ impl Draft {
             .map_err(failed("describe layer"))?;
         let text = serde_json::to_vec(stats).expect("counters have a JSON form");
         File::from(note).write_all(&text).map_err(|e| UnpackError::system("describe layer", layer.as_str(), e))?;
+        tree::remove(self.directory.as_fd(), SCRATCH.as_bytes()).map_err(failed("clear the scratch of layer"))?;
         // One flush for a layer of thousands of files; a sandbox's overlay never flushes its layers.
         rustix::fs::syncfs(&self.files).map_err(failed("flush layer"))?;
         match rustix::fs::renameat_with(&self.area, &*self.name, &self.area, layer.as_str(), RenameFlags::NOREPLACE) {

@@ -94,3 +94,35 @@ fn layer_ids_are_safe_as_file_names() {
     }
     assert_eq!(format!("sha256:{}", "a".repeat(64)).parse::<LayerId>().unwrap(), layer('a'));
 }
+
+#[test]
+fn scratch_goes_and_a_note_stays() {
+    let (_directory, area) = area();
+    let draft = area.begin().unwrap();
+    let scratch = draft.scratch().unwrap();
+    rustix::fs::mkdirat(&scratch, "x", Mode::RWXU).unwrap();
+    draft.note("made-by").unwrap();
+    draft.commit(&layer('a'), &LayerStats::default()).unwrap();
+    let mut names: Vec<_> =
+        fs::read_dir(area.path(&layer('a')).parent().unwrap()).unwrap().map(|item| item.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["fs", "made-by", "stats.json"]);
+}
+
+#[test]
+fn a_draft_is_discarded_by_its_name_and_nothing_else_is() {
+    let (directory, area) = area();
+    let draft = area.begin().unwrap();
+    write(&draft, "file", "1");
+    let name = draft.name().to_owned();
+    std::mem::forget(draft);
+    fs::create_dir(directory.path().join("layers/other")).unwrap();
+    for bad in ["other", ".transient-/../other", "../layers"] {
+        assert!(area.discard(bad).is_err(), "{bad}");
+    }
+    area.discard(&name).unwrap();
+    area.discard(&name).unwrap();
+    let left: Vec<_> =
+        fs::read_dir(directory.path().join("layers")).unwrap().map(|item| item.unwrap().file_name()).collect();
+    assert_eq!(left, ["other"]);
+}

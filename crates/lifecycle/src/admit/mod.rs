@@ -11,6 +11,7 @@ use protocol::hooks::Hooks;
 use protocol::lifecycle::{CreateSandboxRequest, ImageSpec, PlatformSpec};
 
 use crate::runtime::{Capabilities, PullAuth};
+use crate::snapshot::Origin;
 use crate::spec::{Access, HOST_IMAGE, Network, Platform, SandboxSpec, VaultDemands};
 
 mod labels;
@@ -36,6 +37,8 @@ pub const MAX_STRING_BYTES: usize = 128 * 1024 - 1;
 pub const MAX_EXEC_BYTES: usize = 512 * 1024;
 /// Longest image reference: registries allow 255 for the name, a digest adds 72.
 pub const MAX_IMAGE_BYTES: usize = 512;
+/// Main process of a sandbox from a snapshot for which none is named (published).
+const RESTORED_ENTRYPOINT: [&str; 3] = ["tail", "-f", "/dev/null"];
 /// Prefix of the extensions that are stored and echoed (published).
 const ECHOED_EXTENSIONS: &str = "opensandbox.extensions.";
 /// Renews a sandbox with every access (published).
@@ -61,6 +64,8 @@ pub struct Rules {
     pub renews_on_access: bool,
     /// What volumes there may be.
     pub volumes: VolumeRules,
+    /// The snapshot that the request names, which was looked up.
+    pub origin: Option<Origin>,
 }
 
 /// A request that can be obeyed.
@@ -123,9 +128,11 @@ impl Refusal {
 pub fn admit(request: CreateSandboxRequest, runtime: &Capabilities, rules: &Rules) -> Result<Admitted, Refusal> {
     refuse_what_does_not_exist(&request)?;
     let credential_proxy = vault::is_asked_for(&request, runtime)?;
-    let (image, pull_auth) = image(request.image)?;
+    let (image, pull_auth, origin) = stand(request.image, request.snapshot_id.as_deref(), rules.origin.as_ref())?;
     let private_pull = pull_auth.is_some();
-    let entrypoint = entrypoint(request.entrypoint)?;
+    let asked =
+        request.entrypoint.or_else(|| origin.is_some().then(|| RESTORED_ENTRYPOINT.map(str::to_owned).to_vec()));
+    let entrypoint = entrypoint(asked)?;
     let metadata = request.metadata.unwrap_or_default();
     labels::check(&metadata)?;
     let platform = platform(request.platform, runtime)?;
@@ -169,6 +176,7 @@ pub fn admit(request: CreateSandboxRequest, runtime: &Capabilities, rules: &Rule
         volumes,
         pool: None,
         template: None,
+        origin,
     };
     Ok(Admitted { spec, pull_auth, vault_demands })
 }
@@ -189,9 +197,6 @@ fn refuse_what_does_not_exist(request: &CreateSandboxRequest) -> Result<(), Refu
     if request.template_id.is_some() {
         return Err(Refusal::unsupported("templateId", "no template of this server has that id; name an image"));
     }
-    if request.snapshot_id.is_some() {
-        return Err(Refusal::unsupported("snapshotId", "snapshots do not exist here yet; name an image"));
-    }
     if let Some(requests) = &request.resource_requests
         && !requests.is_empty()
     {
@@ -201,6 +206,25 @@ fn refuse_what_does_not_exist(request: &CreateSandboxRequest) -> Result<(), Refu
         ));
     }
     Ok(())
+}
+
+/// What the sandbox stands on: an image, or a snapshot in place of one.
+fn stand(
+    asked: Option<ImageSpec>,
+    snapshot: Option<&str>,
+    origin: Option<&Origin>,
+) -> Result<(String, Option<PullAuth>, Option<Origin>), Refusal> {
+    let Some(snapshot) = snapshot else {
+        let (image, pull_auth) = image(asked)?;
+        return Ok((image, pull_auth, None));
+    };
+    if asked.is_some_and(|image| !image.uri.trim().is_empty()) {
+        return Err(Refusal::invalid("snapshotId", "comes in place of an image; name one of the two"));
+    }
+    match origin.filter(|origin| origin.id.as_str() == snapshot) {
+        Some(origin) => Ok((origin.image.clone(), None, Some(origin.clone()))),
+        None => Err(Refusal::unsupported("snapshotId", "snapshots do not exist here; name an image")),
+    }
 }
 
 fn image(image: Option<ImageSpec>) -> Result<(String, Option<PullAuth>), Refusal> {

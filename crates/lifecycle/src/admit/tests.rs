@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use protocol::lifecycle::CreateSandboxRequest;
 use serde_json::{Value, json};
 
+mod origin;
 mod volumes;
 
 use super::{Admitted, NO_NETWORK, Refusal, Rules, admit, metadata_patch};
@@ -64,7 +65,8 @@ fn one_wrong_value_for_every_field_names_it() {
         (json!({"image": {"uri": "  "}}), 422, "image"),
         (json!({"image": {"uri": "a b"}}), 400, "image.uri"),
         (json!({"image": {"uri": "alpine", "auth": {"username": "u"}}}), 400, "image.auth"),
-        (json!({"snapshotId": "s"}), 400, "snapshotId"),
+        (json!({"image": null, "snapshotId": "s"}), 400, "snapshotId"),
+        (json!({"snapshotId": "s"}), 422, "snapshotId"),
         (json!({"templateId": "t"}), 400, "templateId"),
         (json!({"platform": {"os": "windows", "arch": "amd64"}}), 400, "platform.os"),
         (json!({"platform": {"os": "beos", "arch": "amd64"}}), 400, "platform.os"),

@@ -23,6 +23,7 @@ mod pools;
 pub mod ports;
 pub mod recordings;
 pub mod sandboxes;
+pub mod snapshots;
 pub mod stream;
 pub mod terminal;
 pub mod vault;

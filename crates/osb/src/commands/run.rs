@@ -48,7 +48,7 @@ const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 125 when it could not be run at all. Standard input is passed on with -i only. With -it, Enter ~ . ends everything.\n\n\
 Examples:\n  osb run -it -- bash\n  osb run -- python3 -c 'print(6*7)'\n  osb run --image alpine --memory 256Mi --timeout 1m -- sh -c 'cat /etc/os-release'\n  \
 osb run --allow index.example.org:443 --allow files.example.org:443 -- pip download requests\n  \
-osb run -v ./project:/work -w /work -- make test\n  \
+osb run -v ./project:/work -w /work -- make test\n  osb run --snapshot SNAPSHOT -- make test\n  \
 osb run --record web.rec -- python3 agent.py\n  osb run --replay web.rec -- python3 agent.py\n  osb run -e GREETING=hello --keep -- sh -c 'echo $GREETING > /tmp/file'"
 )]
 pub struct RunArgs {
@@ -64,6 +64,9 @@ pub struct RunArgs {
     /// Take the sandbox out of this pool of a server (`osb pool`); `*` leaves the choice
     #[arg(long, value_name = "POOL", conflicts_with = "image")]
     pool: Option<String>,
+    /// Snapshot to start from instead of an image (`osb snapshot`); needs a server
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with_all = ["image", "pool"])]
+    snapshot: Option<String>,
     /// Environment variable; may be repeated
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = units::parse_pair)]
     env: Vec<(String, String)>,
@@ -348,10 +351,11 @@ fn request(
     let pool = args.pool.clone().map(|pool| ("poolRef".to_owned(), pool));
     let extensions: BTreeMap<String, String> = recording.into_iter().chain(pool).collect();
     Ok(CreateSandboxRequest {
-        image: args.pool.is_none().then(|| ImageSpec {
+        image: (args.pool.is_none() && args.snapshot.is_none()).then(|| ImageSpec {
             uri: args.image.clone().unwrap_or_else(|| ctx.settings.image.value.clone()),
             auth: None,
         }),
+        snapshot_id: args.snapshot.clone(),
         timeout: lifetime(ctx, args).and_then(|time| Limit::After(time).seconds()),
         resource_limits: Some(limits),
         env: (!env.is_empty()).then_some(env),
@@ -392,6 +396,10 @@ impl Server {
         if args.pool.is_some() {
             return Err(Failure::usage("--pool needs a server that keeps one, and none answers here")
                 .hint("start one with `osb server`, and make a pool with `osb pool create`"));
+        }
+        if args.snapshot.is_some() {
+            return Err(Failure::usage("--snapshot needs the server that has it, and none answers here")
+                .hint("start it with `osb server`"));
         }
         // The machine is this person's, so what the command line names is allowed, and nothing else.
         let engine = engine::start(volume::own_paths(&args.volume)?).await?;

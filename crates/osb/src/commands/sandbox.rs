@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::output::table;
 use crate::units::{self, Limit};
 
-mod many;
+pub mod many;
 mod view;
 
 /// Main process of a sandbox for which none is named: waits and does nothing.
@@ -127,7 +127,7 @@ pub enum SandboxCommand {
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  osb sandbox create\n  osb sandbox create -i python:3.12 -t 1h -e DEBUG=1 -m team=blue --memory 1Gi --cpu 2\n  \
-osb sandbox create --allow index.example.org:443 --allow files.example.org:443\n  osb sandbox create --count 20 -o json\n  osb sandbox create -f request.json -o json"
+osb sandbox create --allow index.example.org:443 --allow files.example.org:443\n  osb sandbox create --count 20 -o json\n  osb sandbox create --snapshot SNAPSHOT\n  osb sandbox create -f request.json -o json"
 )]
 pub struct CreateArgs {
     /// Image: a name to pull, or `host` for this machine's own programs
@@ -139,8 +139,8 @@ pub struct CreateArgs {
     /// Password for the image's registry; `-` reads it from standard input
     #[arg(long, requires = "image_auth_username")]
     image_auth_password: Option<String>,
-    /// Snapshot to restore instead of an image
-    #[arg(long, conflicts_with = "image")]
+    /// Snapshot to start from instead of an image (`osb snapshot`)
+    #[arg(long = "snapshot", visible_alias = "snapshot-id", value_name = "SNAPSHOT", conflicts_with = "image")]
     snapshot_id: Option<String>,
     /// Template to start from instead of an image
     #[arg(long, conflicts_with_all = ["image", "snapshot_id"])]
@@ -240,7 +240,7 @@ pub struct ListArgs {
 }
 
 /// How many sandboxes one call may make.
-fn parse_count(text: &str) -> Result<usize, String> {
+pub fn parse_count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count) if (1..=MAX_COUNT).contains(&count) => Ok(count),
         _ => Err(format!("must be a whole number from 1 to {MAX_COUNT}")),

@@ -28,6 +28,7 @@ use crate::idrange::{self, Slot};
 use crate::init::{self, Birth, ByPath, FallbackDisk, Go, Steered};
 use crate::network;
 use crate::rootfs;
+use crate::snapshot;
 use crate::state::{self, Monitor, Process, State};
 use crate::sys::{self, Cloned, MountChange};
 use crate::volumes;
@@ -331,6 +332,9 @@ fn make<'a>(jail: &Jail, order: Order<'a>, seat: Option<&Seat>, reply: &OwnedFd)
     // execd reads its configuration first, so nothing of the user's runs before the kernel's word is taken.
     let way_out = if is_steered { "egress" } else { "none" };
     let mut receipt = receipt::read(jail, plan, pid, slot, limits, way_out)?;
+    if let (Some(_), Some(disk)) = (&plan.authority, &disk_root) {
+        snapshot::note_platform_files(disk.as_fd(), &jail.paths.sandbox(&plan.id))?;
+    }
     let (boot, plan, helper) = match order.boot {
         Some(boot) => (boot, order.plan.clone(), None),
         None => {

@@ -33,7 +33,7 @@ const RANDOM_SOURCES: &[&str] = &["/dev/urandom", "/dev/random"];
 pub fn unpack(jail: &Jail, layer: &str, compression: Compression, blob: OwnedFd) -> Result<Reply> {
     let layer = parse(layer)?;
     let area = open(jail)?;
-    confine(jail)?;
+    confine(jail, None)?;
     let ownership = match jail.mode {
         Mode::Root => Ownership::Keep,
         Mode::User => Ownership::Current,
@@ -85,12 +85,12 @@ fn parse(layer: &str) -> Result<LayerId> {
     layer.parse().map_err(|error| Failure::new(Kind::Refused, format!("layer {layer}: {error}")))
 }
 
-fn open(jail: &Jail) -> Result<Area> {
+pub(super) fn open(jail: &Jail) -> Result<Area> {
     Area::open(&jail.paths.layers()).map_err(|error| Failure::internal(format!("open the layers: {error}")))
 }
 
-/// Gives up everything that unpacking does not need.
-fn confine(jail: &Jail) -> Result<()> {
+/// Gives up everything that making a layer does not need. `source` is a directory that may be read, too.
+pub(super) fn confine(jail: &Jail, source: Option<&OwnedFd>) -> Result<()> {
     if jail.mode == Mode::Root {
         sys::unshare_network_namespace().op("leave the network")?;
     }
@@ -102,12 +102,15 @@ fn confine(jail: &Jail) -> Result<()> {
     for path in RANDOM_SOURCES {
         random.extend(PathFd::new(path).ok().map(|fd| PathBeneath::new(fd, AccessFs::ReadFile)));
     }
+    let source = source.map(|source| source.try_clone().map(|fd| PathBeneath::new(fd, AccessFs::from_read(abi))));
+    let source = source.transpose().op("keep the directory to read")?;
     // Best effort by the library's meaning: a kernel without Landlock still has the other walls.
     let restricted = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(abi))
         .and_then(Ruleset::create)
         .and_then(|rules| rules.add_rule(PathBeneath::new(layers, AccessFs::from_all(abi))))
+        .and_then(|rules| source.into_iter().try_fold(rules, |rules, rule| rules.add_rule(rule)))
         .and_then(|rules| random.into_iter().try_fold(rules, |rules, rule| rules.add_rule(rule)))
         .and_then(landlock::RulesetCreated::restrict_self);
     restricted.map_err(|error| Failure::internal(format!("confine the unpacking: {error}")))?;

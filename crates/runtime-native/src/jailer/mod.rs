@@ -20,6 +20,7 @@ pub(crate) use mounts::ids as volume_ids;
 pub(crate) use receipt::mode as mode_name;
 mod seat;
 mod session;
+pub(crate) mod snapshot;
 mod status;
 mod stock;
 mod userids;
@@ -566,6 +567,18 @@ fn perform(jail: &Jail, request: Request, reply: OwnedFd, mut fds: Vec<OwnedFd>,
             done(volumes::named::remove(&jail.paths, &name, |path| jail.user_ids.remove_tree(path)))
         }
         Request::ListVolumes => volumes::named::list(&jail.paths).map(|volumes| Reply::Volumes { volumes }),
+        Request::TakeSnapshot { id, sandbox, found } => {
+            let order = snapshot::Order { id, sandbox, found };
+            snapshot::take(jail, &order, &reply).map(|taken| Reply::Snapshot { taken: Box::new(taken) })
+        }
+        Request::ListSnapshots => match snapshot::list(jail) {
+            Ok(memory) => {
+                let _ = wire::send(reply.as_fd(), &Reply::Snapshots, &[memory.as_fd()], SendFlags::empty());
+                return;
+            }
+            Err(failure) => Err(failure),
+        },
+        Request::RemoveSnapshot { id } => done(snapshot::remove(jail, &id)),
         Request::Probe => Ok(Reply::Probed(Box::new(probe::probe(jail)))),
     };
     let message = result.unwrap_or_else(Reply::Failed);
@@ -599,6 +612,7 @@ fn prepare_directories(paths: &Paths, config: &JailerConfig) -> Result<()> {
     }
     make(&paths.disks(), 0o700)?;
     make(&paths.volumes(), 0o700)?;
+    make(&paths.snapshots(), 0o700)?;
     make(&paths.exits(), 0o750)?;
     if let Some(server) = config.server {
         let ours = Some(rustix::process::geteuid().as_raw());

@@ -14,6 +14,7 @@ fn plan(layer: &str) -> Plan {
         network: Network::None,
         authority: None,
         volumes: Vec::new(),
+        image_env: Vec::new(),
         leased: false,
         start_deadline_ms: 1000,
         grace_ms: 0,

@@ -129,7 +129,12 @@ impl NativeRuntime {
 
 impl Warm for NativeRuntime {
     fn kind(&self, spec: &SandboxSpec) -> Option<Kind> {
-        if spec.leased || spec.private_pull || spec.needs_authority() || !spec.volumes.is_empty() {
+        if spec.leased
+            || spec.private_pull
+            || spec.needs_authority()
+            || !spec.volumes.is_empty()
+            || spec.origin.is_some()
+        {
             return None;
         }
         let limits = self.base(spec).limits;

@@ -370,6 +370,7 @@ pub fn plan() -> Plan {
         network: lifecycle::spec::Network::None,
         authority: None,
         volumes: Vec::new(),
+        image_env: Vec::new(),
         leased: false,
         start_deadline_ms: 20_000,
         grace_ms: 1000,

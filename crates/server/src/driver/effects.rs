@@ -120,7 +120,10 @@ impl Driver {
                         // What was made is removed as all that is left of a failed sandbox is.
                         return failed(&RuntimeError::new(ErrorKind::Internal, message));
                     }
-                    let layers = layers_of(&app, &spec.image).await;
+                    let layers = match &spec.origin {
+                        Some(origin) => origin.standing.layers.clone(),
+                        None => layers_of(&app, &spec.image).await,
+                    };
                     Outcome::Created {
                         receipt: Box::new(created.receipt),
                         layers,

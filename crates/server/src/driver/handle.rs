@@ -8,6 +8,8 @@ use egress::{SandboxStats, Shown};
 use ingress::Daemon;
 use ingress::links::Failures;
 use jiff::Timestamp;
+use lifecycle::runtime::RuntimeError;
+use lifecycle::snapshot::{SnapshotId, Taken};
 use lifecycle::spec::SandboxId;
 use lifecycle::state::State;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -33,6 +35,8 @@ pub(super) enum Command {
     Vault(VaultChange, oneshot::Sender<Result<Option<Shown>, ApiError>>),
     /// What the egress process has of it, if it has it at all, may not be what it should have.
     Compare(Option<SandboxStats>, oneshot::Sender<Result<(), String>>),
+    /// Take a snapshot of it.
+    Copy(SnapshotId, oneshot::Sender<Result<Taken, RuntimeError>>),
     /// It was used, and no other access of this interval renews it.
     Accessed,
     /// An access waits for it.
@@ -162,6 +166,18 @@ impl Sandbox {
             Ok(()) => answer.await.unwrap_or(Ok(())),
             // It has ended meanwhile.
             Err(_) => Ok(()),
+        }
+    }
+
+    /// Takes a snapshot of it; `None` when the server ends before that is done.
+    pub(crate) async fn copy(&self, id: SnapshotId) -> Option<Result<Taken, RuntimeError>> {
+        let (reply, answer) = oneshot::channel();
+        match self.mailbox.send(Command::Copy(id, reply)).await {
+            Ok(()) => answer.await.ok(),
+            Err(_) => {
+                let message = "the sandbox ended before its snapshot was taken";
+                Some(Err(RuntimeError::new(lifecycle::runtime::ErrorKind::NotFound, message)))
+            }
         }
     }
 

@@ -56,7 +56,7 @@ impl Driver {
     /// its end is not told, and lies later.
     pub(super) fn idle_at(&self) -> Option<Instant> {
         let limit = self.idle_limit().filter(|_| self.row.state == State::Running)?;
-        if self.idleness.question.is_some() || self.job.is_some() {
+        if self.idleness.question.is_some() || self.job.is_some() || self.copying.job.is_some() {
             return None;
         }
         let used = self.accesses.last_use().max(self.idleness.used);

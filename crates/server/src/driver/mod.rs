@@ -7,6 +7,7 @@
 //! finds the stored state and asks the runtime what is true ([`recovery`]).
 
 mod access;
+mod copy;
 mod effects;
 mod handle;
 mod hooks;
@@ -29,6 +30,7 @@ use tokio::time::Instant;
 use crate::app::App;
 use crate::errors::ApiError;
 use crate::network::Edit;
+use crate::snapshots;
 use crate::store::Row;
 pub(crate) use access::Access;
 use access::Accesses;
@@ -70,6 +72,7 @@ pub(crate) fn spawn(app: &Arc<App>, row: Row, start: Start) -> Arc<Sandbox> {
         accesses,
         idleness: Idleness::new(),
         job: None,
+        copying: copy::Copying::default(),
         look: None,
         look_wanted: false,
         grace,
@@ -88,6 +91,8 @@ struct Driver {
     idleness: Idleness,
     /// The effect under way.
     job: Option<BoxFuture<'static, Outcome>>,
+    /// A snapshot under way.
+    copying: copy::Copying,
     /// A look at what the runtime says, under way.
     look: Option<BoxFuture<'static, Result<Observed, RuntimeError>>>,
     /// Somebody said that something happened, and it was not looked at yet.
@@ -116,6 +121,12 @@ impl Driver {
         let closing = self.app.closing.clone();
         loop {
             self.look_if_wanted();
+            if let Some(command) = self.postponed() {
+                match self.obey(command).await {
+                    Next::Continue => continue,
+                    Next::Gone => break,
+                }
+            }
             let deadline = self.deadline();
             let next = tokio::select! {
                 biased;
@@ -132,6 +143,7 @@ impl Driver {
                     self.idleness.question = None;
                     self.told_whether_idle(quiet).await
                 }
+                outcome = pending(&mut self.copying.job) => self.copied(outcome),
                 command = commands.recv() => match command {
                     Some(command) => self.obey(command).await,
                     None => break,
@@ -150,7 +162,8 @@ impl Driver {
     /// Asks the runtime when that was wished for and nothing is under way that would change the answer.
     fn look_if_wanted(&mut self) {
         let settled = matches!(self.row.state, State::Running | State::Paused);
-        if self.look_wanted && settled && self.look.is_none() && self.job.is_none() {
+        let at_rest = self.job.is_none() && self.copying.job.is_none();
+        if self.look_wanted && settled && self.look.is_none() && at_rest {
             self.look_wanted = false;
             self.look = Some(self.observe());
         }
@@ -175,6 +188,7 @@ impl Driver {
     }
 
     async fn obey(&mut self, command: Command) -> Next {
+        let Some(command) = self.postpone(command) else { return Next::Continue };
         match command {
             Command::Pause(reply) if self.row.state == State::Paused && self.row.wakes_on_access() => {
                 let outcome = self.keep_paused().await;
@@ -211,6 +225,7 @@ impl Driver {
                 let _ = reply.send(outcome);
                 Next::Continue
             }
+            Command::Copy(id, asker) => self.begin_copy(id, asker),
             Command::Accessed => {
                 self.renew_by_access().await;
                 Next::Continue
@@ -432,6 +447,9 @@ impl Driver {
         if effect != Effect::None {
             self.look = None;
         }
+        if matches!(effect, Effect::Destroy | Effect::Clean) {
+            self.give_up_copy();
+        }
         Next::Continue
     }
 
@@ -478,6 +496,9 @@ impl Driver {
         self.app.sandboxes.remove(&self.row.id);
         self.app.warm.ended(&self.row.id, self.row.spec.pool.as_deref());
         self.app.network.shelf.forget_sandbox(&self.row.id);
+        if let Some(origin) = &self.row.spec.origin {
+            snapshots::release(&self.app, &origin.id);
+        }
         self.app.ports.forget(self.row.id.as_str());
         tracing::info!(sandbox_id = %self.row.id, "sandbox is gone");
         Next::Gone

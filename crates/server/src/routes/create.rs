@@ -1,16 +1,18 @@
 //! Sandboxes are made: one, one whatever is sent again, or many.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Extension, OriginalUri, State};
+use axum::extract::{Extension, OriginalUri, Path, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use lifecycle::admit::admit;
+use lifecycle::admit::{Admitted, Rules, admit};
 use lifecycle::runtime::PullAuth;
-use lifecycle::spec::Taping;
+use lifecycle::snapshot::{Origin, SnapshotId, Standing};
+use lifecycle::spec::{SandboxSpec, Taping};
 use lifecycle::state;
 use protocol::egress::NetworkPolicy;
 use protocol::error::code;
@@ -18,6 +20,7 @@ use protocol::headers;
 use protocol::lifecycle::{
     self as wire_types, BatchItem, BatchRequest, BatchResponse, CreateSandboxRequest, ItemError,
 };
+use protocol::snapshot::ForkRequest;
 use serde_json::{Map, Value};
 
 use super::body::Body;
@@ -28,6 +31,7 @@ use crate::errors::ApiError;
 use crate::middleware::Slot;
 use crate::network::Credentials;
 use crate::pools;
+use crate::snapshots;
 use crate::store::{Inserted, Once, Row};
 use crate::warm::{self, Place};
 use crate::wire::{self, View};
@@ -65,7 +69,7 @@ pub(super) async fn one(
 ) -> Result<Response, ApiError> {
     let wait = Query::of(&uri).seconds("wait", MAX_WAIT_SECONDS)?;
     let once = key(&headers)?.map(|key| Once::new(key, &body));
-    let mut made = make(&app, wire::decode(&body)?, once, app.warm.until()).await?;
+    let mut made = make(&app, wire::decode(&body)?, once, app.warm.until(), None).await?;
     settle(&app, slot, std::slice::from_mut(&mut made), wait).await;
     let mut response = (StatusCode::ACCEPTED, Json(made.answer)).into_response();
     if made.is_replay {
@@ -108,15 +112,88 @@ pub(super) async fn many(
         bodies.push(body);
     }
     let until = app.warm.until();
-    let mut made = Vec::with_capacity(bodies.len());
-    let mut answers = Vec::with_capacity(bodies.len());
+    let mut outcomes = Vec::with_capacity(bodies.len());
     for (place, merged) in bodies.into_iter().enumerate() {
         let once = key.as_ref().map(|key| Once::new(format!("{key}/{place}"), &merged));
-        let created = match wire::decode(&merged) {
-            Ok(request) => make(&app, request, once, until).await,
+        outcomes.push(match wire::decode(&merged) {
+            Ok(request) => make(&app, request, once, until, None).await,
             Err(error) => Err(error),
-        };
-        answers.push(match created {
+        });
+    }
+    Ok(answer(&app, slot, outcomes, wait).await)
+}
+
+/// `POST /sandboxes/{id}/fork`: many from the files of one as they are now, each accepted or refused by itself.
+pub(super) async fn fork(
+    State(app): Shared,
+    Extension(slot): Extension<Slot>,
+    Path(id): Path<String>,
+    OriginalUri(uri): OriginalUri,
+    headers: HeaderMap,
+    Body(body): Body,
+) -> Result<Response, ApiError> {
+    let wait = Query::of(&uri).seconds("wait", MAX_WAIT_SECONDS)?;
+    if key(&headers)?.is_some() {
+        let message = "Idempotency-Key: a fork is of a moment, and cannot be sent again; leave it out";
+        return Err(ApiError::bad_request(code::INVALID_PARAMETER, message));
+    }
+    let sandbox = app.sandbox(&id)?;
+    let asked: Option<ForkRequest> = if body.is_empty() { None } else { wire::decode(&body)? };
+    let asked = asked.unwrap_or_default();
+    let count = asked.count.unwrap_or(1);
+    let Some(count) = usize::try_from(count).ok().filter(|count| (1..=MAX_BATCH).contains(count)) else {
+        let message = format!("count: must be 1 to {MAX_BATCH}, here is {count}");
+        return Err(ApiError::bad_request(code::INVALID_PARAMETER, message));
+    };
+    let source = sandbox.row();
+    // Before the source stands still for what cannot be.
+    admission(&app, forked(&source.spec, &asked, UNTAKEN), Some(untaken(&source)), Some(&source))?;
+    let (origin, held) = snapshots::for_forks(&app, &sandbox).await?;
+    let request = forked(&source.spec, &asked, origin.id.as_str());
+    let like = Like { row: &source, origin };
+    let mut outcomes = Vec::with_capacity(count);
+    for _ in 0..count {
+        outcomes.push(make(&app, request.clone(), None, app.warm.until(), Some(&like)).await);
+    }
+    drop(held);
+    Ok(answer(&app, slot, outcomes, wait).await)
+}
+
+/// Stands for the id of a snapshot that is not taken yet.
+const UNTAKEN: &str = "untaken";
+
+/// What a fork would come from, as far as its admission looks at that.
+fn untaken(source: &Row) -> Origin {
+    Origin {
+        id: SnapshotId::parse(UNTAKEN).expect("a word is an id"),
+        image: source.spec.image.clone(),
+        standing: Standing { layers: Vec::new(), host_programs: false, env: Vec::new(), working_dir: None, user: None },
+    }
+}
+
+/// A fork as a create: what its source has, under what was asked for. [`SandboxSpec::take_over`] adds the rest.
+fn forked(source: &SandboxSpec, asked: &ForkRequest, snapshot: &str) -> CreateSandboxRequest {
+    let mut env: BTreeMap<_, _> = source.env.iter().map(|(name, value)| (name.clone(), Some(value.clone()))).collect();
+    env.extend(asked.env.clone().unwrap_or_default());
+    CreateSandboxRequest {
+        snapshot_id: Some(snapshot.to_owned()),
+        timeout: asked.timeout.or(source.timeout_seconds.and_then(|seconds| i64::try_from(seconds).ok())),
+        resource_limits: Some(BTreeMap::new()),
+        env: Some(env),
+        metadata: asked.metadata.clone(),
+        entrypoint: Some(asked.entrypoint.clone().unwrap_or_else(|| source.entrypoint.clone())),
+        network_policy: source.policy.clone(),
+        credential_proxy: Some(wire_types::CredentialProxyConfig { enabled: source.credential_proxy }),
+        ..CreateSandboxRequest::default()
+    }
+}
+
+/// The answer for many, once they are settled if the caller wants to wait for that.
+async fn answer(app: &App, slot: Slot, outcomes: Vec<Result<Made, ApiError>>, wait: Option<Duration>) -> Response {
+    let mut made = Vec::with_capacity(outcomes.len());
+    let mut answers = Vec::with_capacity(outcomes.len());
+    for outcome in outcomes {
+        answers.push(match outcome {
             Ok(one) => {
                 made.push(one);
                 Ok(made.len() - 1)
@@ -124,7 +201,7 @@ pub(super) async fn many(
             Err(error) => Err(ItemError { code: error.code, message: error.message }),
         });
     }
-    settle(&app, slot, &mut made, wait).await;
+    settle(app, slot, &mut made, wait).await;
     let (accepted, refused) = (made.len() as u64, (answers.len() - made.len()) as u64);
     let items = answers.into_iter().map(|answer| match answer {
         Ok(at) => BatchItem { sandbox: Some(made[at].answer.clone()), error: None },
@@ -140,7 +217,7 @@ pub(super) async fn many(
         ),
         _ => (None, None),
     };
-    Ok((status, Json(BatchResponse { accepted, refused, items, code, message })).into_response())
+    (status, Json(BatchResponse { accepted, refused, items, code, message })).into_response()
 }
 
 /// An item over what all of the batch have.
@@ -183,21 +260,51 @@ async fn settle(app: &App, slot: Slot, made: &mut [Made], wait: Option<Duration>
     }
 }
 
+/// What a fork takes over.
+struct Like<'a> {
+    /// Its source.
+    row: &'a Row,
+    /// The snapshot of it.
+    origin: Origin,
+}
+
+/// Whether a request can be obeyed, and what it comes to.
+fn admission(
+    app: &App,
+    request: CreateSandboxRequest,
+    origin: Option<Origin>,
+    like: Option<&Row>,
+) -> Result<Admitted, ApiError> {
+    let capabilities = app.capabilities();
+    let mut admitted = admit(request, &capabilities, &Rules { origin, ..pools::rules(app) })?;
+    if let Some(source) = like {
+        admitted.spec.take_over(&source.spec);
+        admitted.vault_demands = source.credentials.as_ref().map(|known| known.demands.clone()).unwrap_or_default();
+    }
+    if let Taping::Replay { recording } = &admitted.spec.taping {
+        app.network.shelf.check(recording)?;
+    }
+    admitted.spec.network = app.network.shape(admitted.spec.policy.as_ref(), &capabilities.network)?;
+    Ok(admitted)
+}
+
 /// Accepts one. A pool that is full is waited for until then.
 async fn make(
     app: &Arc<App>,
     request: CreateSandboxRequest,
     once: Option<Once>,
     until: tokio::time::Instant,
+    like: Option<&Like<'_>>,
 ) -> Result<Made, ApiError> {
-    let (request, origin) = pools::resolve(app, request).await?;
-    let capabilities = app.capabilities();
-    let mut admitted = admit(request, &capabilities, &pools::rules(app))?;
-    (admitted.spec.pool, admitted.spec.template) = (origin.pool, origin.template);
-    if let Taping::Replay { recording } = &admitted.spec.taping {
-        app.network.shelf.check(recording)?;
-    }
-    admitted.spec.network = app.network.shape(admitted.spec.policy.as_ref(), &capabilities.network)?;
+    let (request, out_of) = pools::resolve(app, request).await?;
+    let origin = match (like, &request.snapshot_id) {
+        (Some(like), _) => Some(like.origin.clone()),
+        // With an image beside it the request is refused for that.
+        (None, Some(id)) if request.image.is_none() => snapshots::origin(app, id).await?,
+        (None, _) => None,
+    };
+    let mut admitted = admission(app, request, origin, like.map(|like| like.row))?;
+    (admitted.spec.pool, admitted.spec.template) = (out_of.pool, out_of.template);
     let now = app.now();
     let expires_at = admitted
         .spec

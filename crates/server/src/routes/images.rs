@@ -140,7 +140,7 @@ pub(super) async fn prune(
     let asked: PruneRequest = if body.is_empty() { PruneRequest::default() } else { wire::decode(&body)? };
     slot.release();
     let bounds = Bounds { max_bytes: asked.max_bytes, unused_for: asked.unused_for_seconds.map(Duration::from_secs) };
-    let pruned = store.collect(&in_use(&app), bounds).await?;
+    let pruned = store.collect(&in_use(&app).await?, bounds).await?;
     Ok(Json(json!({
         "images": pruned.images,
         "layers": pruned.layers.iter().map(ToString::to_string).collect::<Vec<_>>(),

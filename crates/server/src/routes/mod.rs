@@ -9,8 +9,8 @@ pub(crate) mod images;
 mod pools;
 pub(crate) mod query;
 mod sandboxes;
+mod snapshots;
 mod templates;
-mod unsupported;
 mod volumes;
 
 use std::sync::Arc;
@@ -81,9 +81,10 @@ fn router(app: &Arc<App>) -> Router {
             .route(&at("/sandboxes/{id}/diagnostics/events"), get(diagnostics::events))
             .route(&at("/sandboxes/{id}/diagnostics/inspect"), get(diagnostics::inspect))
             .route(&at("/sandboxes/{id}/diagnostics/summary"), get(diagnostics::summary))
-            .route(&at("/sandboxes/{id}/snapshots"), post(unsupported::snapshots))
-            .route(&at("/snapshots"), get(unsupported::snapshots))
-            .route(&at("/snapshots/{id}"), get(unsupported::snapshots).delete(unsupported::snapshots))
+            .route(&at("/sandboxes/{id}/snapshots"), post(snapshots::create))
+            .route(&at("/sandboxes/{id}/fork"), post(create::fork))
+            .route(&at("/snapshots"), get(snapshots::list))
+            .route(&at("/snapshots/{id}"), get(snapshots::get).delete(snapshots::delete))
             .route(&at("/pools"), get(pools::list).post(pools::create))
             .route(&at("/pools/{name}"), get(pools::get).put(pools::update).delete(pools::delete))
             .route(&at("/templates"), get(templates::list).post(templates::create))

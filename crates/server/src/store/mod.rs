@@ -8,6 +8,7 @@ mod list;
 mod once;
 mod pools;
 mod rows;
+mod snapshots;
 mod volumes;
 
 #[cfg(test)]
@@ -23,6 +24,8 @@ pub(crate) use list::Filter;
 pub(crate) use once::{Inserted, Once};
 pub(crate) use pools::{PoolRow, Stored};
 pub(crate) use rows::Row;
+pub use snapshots::Refused as SnapshotRefused;
+pub(crate) use snapshots::{Kind as SnapshotKind, SnapshotFilter, SnapshotRow};
 pub use volumes::Refused;
 pub(crate) use volumes::VolumeRow;
 
@@ -122,6 +125,17 @@ pub enum Error {
         /// Which column.
         column: &'static str,
     },
+    /// Snapshots cannot be had as they were asked for.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotRefused),
+    /// The row of a snapshot does not read back.
+    #[error("row of snapshot \"{id}\" is damaged in {column}")]
+    DamagedSnapshot {
+        /// Which snapshot.
+        id: String,
+        /// Which column.
+        column: &'static str,
+    },
     /// A row does not read back.
     #[error("row of sandbox \"{id}\" is damaged in {column}")]
     Damaged {
@@ -180,7 +194,7 @@ impl Store {
         if found > SCHEMA_VERSION {
             return Err(Error::Newer { found });
         }
-        for statement in SCHEMA.into_iter().chain(volumes::SCHEMA).chain(pools::SCHEMA) {
+        for statement in SCHEMA.into_iter().chain(volumes::SCHEMA).chain(pools::SCHEMA).chain(snapshots::SCHEMA) {
             sqlx::query(statement).execute(&writer).await.map_err(sql("make the tables"))?;
         }
         sqlx::query("PRAGMA user_version = 1").execute(&writer).await.map_err(sql("write the format"))?;

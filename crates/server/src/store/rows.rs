@@ -133,6 +133,7 @@ impl Store {
             }
         }
         super::volumes::claim(&mut tx, row).await?;
+        super::snapshots::stand_on(&mut tx, row).await?;
         sqlx::query(
             "INSERT INTO sandboxes (id, state, reason, message, transition_at, created_at, expires_at, spec, metadata)
              VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",

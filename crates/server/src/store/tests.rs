@@ -33,6 +33,7 @@ fn row(id: &str, second: i64, labels: &[(&str, &str)]) -> Row {
             volumes: Vec::new(),
             pool: None,
             template: None,
+            origin: None,
         },
         state: State::Pending,
         reason: "ACCEPTED".to_owned(),

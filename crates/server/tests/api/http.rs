@@ -76,11 +76,7 @@ async fn unknown_routes_and_methods_answer_with_code_and_message() {
         (slash.status.as_u16(), &slash.headers["location"]),
         (307, &"/v1/sandboxes?page=2".parse().expect("a value"))
     );
-    for (method, path, code) in [
-        (Method::GET, "/v1/pools", "SANDBOX::POOL_NOT_SUPPORTED"),
-        (Method::GET, "/v1/snapshots", "SNAPSHOT::NOT_IMPLEMENTED"),
-        (Method::POST, "/v1/sandboxes/x/snapshots", "SNAPSHOT::NOT_IMPLEMENTED"),
-    ] {
+    for (method, path, code) in [(Method::GET, "/v1/pools", "SANDBOX::POOL_NOT_SUPPORTED")] {
         server.call(method, path, None).await.is(501, code);
     }
 }
@@ -112,7 +108,8 @@ async fn every_wrong_field_of_a_create_is_named() {
         (json!({ "image": null }), 422, "image"),
         (json!({ "image": "host" }), 422, "image"),
         (json!({ "image": { "uri": 5 } }), 422, "image.uri"),
-        (json!({ "snapshotId": "s", "image": null }), 400, "snapshotId"),
+        (json!({ "snapshotId": "s", "image": null }), 404, "snapshotId"),
+        (json!({ "snapshotId": "s" }), 422, "snapshotId"),
         (json!({ "templateId": "t", "image": null }), 422, "templateId"),
         (json!({ "entrypoint": null }), 400, "entrypoint"),
         (json!({ "entrypoint": [] }), 422, "entrypoint"),
@@ -211,5 +208,5 @@ async fn capabilities_say_what_sandboxes_can_have() {
     let server = Server::start().await;
     let body = server.get("/v1/capabilities").await.json();
     assert_eq!((&body["network"], &body["runtime"]["runtime"]), (&json!("none"), &json!("fake")));
-    assert_eq!((&body["features"]["pause"], &body["features"]["snapshots"]), (&json!(true), &json!(false)));
+    assert_eq!((&body["features"]["pause"], &body["features"]["snapshots"]), (&json!(true), &json!(true)));
 }

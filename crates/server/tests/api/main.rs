@@ -12,6 +12,7 @@ mod network;
 mod pools;
 mod proxy;
 mod recovery;
+mod snapshots;
 mod tunnel;
 mod vault;
 mod volumes;

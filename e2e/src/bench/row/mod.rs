@@ -12,6 +12,7 @@ pub mod output;
 pub mod pause;
 pub mod pool;
 pub mod proxy;
+pub mod snapshot;
 pub mod terminal;
 pub mod transfer;
 

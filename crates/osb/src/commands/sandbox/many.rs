@@ -43,6 +43,11 @@ pub async fn create(ctx: &Context, args: &CreateArgs, request: &CreateSandboxReq
             () = settle(&client, &mut items, args.ready_timeout) => {}
         }
     }
+    show(ctx, &items)
+}
+
+/// Shows each of them, and why some are not. 1 if one of them does not run.
+pub fn show(ctx: &Context, items: &[BatchItem]) -> Outcome {
     let failed: Vec<(usize, &ItemError)> =
         items.iter().enumerate().filter_map(|(place, item)| item.error.as_ref().map(|error| (place, error))).collect();
     ctx.printer.document(&json!({ "items": items }), || {
@@ -57,7 +62,7 @@ pub async fn create(ctx: &Context, args: &CreateArgs, request: &CreateSandboxReq
 }
 
 /// Waits for each of them; one that fails has its error beside it.
-async fn settle(client: &Client, items: &mut [BatchItem], limit: Duration) {
+pub async fn settle(client: &Client, items: &mut [BatchItem], limit: Duration) {
     let one = async |item: &mut BatchItem| {
         let Some(made) = &item.sandbox else { return };
         let id = made.id.clone();

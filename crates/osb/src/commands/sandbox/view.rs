@@ -18,11 +18,17 @@ pub fn row(sandbox: &Sandbox, now: jiff::Timestamp) -> Vec<String> {
     vec![
         sandbox.id.clone(),
         sandbox.status.state.clone(),
-        sandbox.image.as_ref().map(|image| image.uri.clone()).unwrap_or_default(),
+        stands_on(sandbox),
         units::relative(&sandbox.created_at, now),
         sandbox.expires_at.as_ref().map_or_else(|| "never".into(), |time| units::relative(time, now)),
         labels.collect::<Vec<_>>().join(","),
     ]
+}
+
+/// The image, or the snapshot that it was made from instead.
+fn stands_on(sandbox: &Sandbox) -> String {
+    let image = sandbox.image.as_ref().map(|image| image.uri.clone());
+    image.or_else(|| sandbox.snapshot_id.as_ref().map(|id| format!("snapshot {id}"))).unwrap_or_default()
 }
 
 /// A sandbox with everything that people want to know of it.
@@ -44,6 +50,7 @@ pub fn detail(sandbox: &Sandbox) -> String {
         ("message", status.message.clone()),
         ("exit", status.exit.as_ref().map(exit)),
         ("image", sandbox.image.as_ref().map(|image| image.uri.clone())),
+        ("snapshot", sandbox.snapshot_id.clone()),
         ("entrypoint", Some(sandbox.entrypoint.join(" "))),
         ("created", Some(when(&sandbox.created_at))),
         ("ends", Some(sandbox.expires_at.as_ref().map_or_else(|| "never".into(), when))),
