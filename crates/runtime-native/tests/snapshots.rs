@@ -49,7 +49,7 @@ fn remove(jailer: &Jailer, name: &str) {
 
 /// A sandbox of a snapshot.
 fn from(taken: &Taken) -> Plan {
-    Plan { layers: taken.standing.layers.clone(), restored: true, ..plan() }
+    Plan { layers: taken.standing.layers.clone(), ..plan() }
 }
 
 /// A sandbox that runs a script and then stays.
