@@ -87,6 +87,8 @@ struct Inherited {
     door: Door,
     config: OwnedFd,
     status: OwnedFd,
+    /// Directories of the overlays of an isolated session, two for each.
+    sides: Vec<(OwnedFd, OwnedFd)>,
 }
 
 /// Where connections come from.
@@ -120,7 +122,7 @@ fn given() -> Result<Option<Inherited>, String> {
         (None, _) => Ok(inherited()),
         (Some(flag), None) if flag == HANDED_FLAG => {
             let handed::Start { socket, config, status } = handed::take()?;
-            Ok(Some(Inherited { door: Door::Handed(socket), config, status }))
+            Ok(Some(Inherited { door: Door::Handed(socket), config, status, sides: Vec::new() }))
         }
         _ => Ok(None),
     }
@@ -128,7 +130,14 @@ fn given() -> Result<Option<Inherited>, String> {
 
 fn inherited() -> Option<Inherited> {
     let [listener, config, status] = [LISTENER_FD, CONFIG_FD, STATUS_FD].map(spawn::inherited);
-    Some(Inherited { door: Door::Listener(listener?), config: config?, status: status? })
+    // Now, while whatever lies above these numbers was given to us.
+    let mut sides = Vec::new();
+    let mut next = OVERLAY_FD;
+    while let (Some(lower), Some(upper)) = (spawn::inherited(next), spawn::inherited(next + 1)) {
+        sides.push((lower, upper));
+        next += 2;
+    }
+    Some(Inherited { door: Door::Listener(listener?), config: config?, status: status?, sides })
 }
 
 /// PID 1 of a sandbox.
@@ -150,7 +159,7 @@ fn boot(inherited: Inherited) -> Result<u8, String> {
         hooks: boot.hooks,
     };
     if let Some(session) = session {
-        return run_session(ready, settings, session, inherited.door, status);
+        return run_session(ready, settings, session, inherited.door, inherited.sides, status);
     }
     ready.run(settings, move |daemon| async move {
         tokio::task::spawn_local(http::serve(Rc::clone(&daemon), inherited.door.open()?));
@@ -174,14 +183,9 @@ fn run_session(
     settings: Settings,
     boot: IsolatedBoot,
     door: Door,
+    sides: Vec<(OwnedFd, OwnedFd)>,
     mut status: Status,
 ) -> Result<u8, String> {
-    let mut sides = Vec::new();
-    let mut next = OVERLAY_FD;
-    while let (Some(lower), Some(upper)) = (spawn::inherited(next), spawn::inherited(next + 1)) {
-        sides.push((lower, upper));
-        next += 2;
-    }
     ready.run(settings, move |daemon| async move {
         let session = isolated::start(&daemon, boot, sides).map_err(io::Error::other)?;
         let _ = daemon.isolated.set(Rc::clone(&session)); // it was empty
