@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import os
+import re
 import subprocess
 import threading
 import time
@@ -21,8 +22,9 @@ SANDBOXES = 20
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A server of this module's own: its images are collected."""
-    with osb.running(tmp_path_factory, "osb-images", '[images]\nmax_size = "1Gi"\nunused_days = 30\n') as started:
+    """A server of this module's own: its images are collected. Nothing waits there, which would stand on them."""
+    bounds = '[images]\nmax_size = "1Gi"\nunused_days = 30\n'
+    with osb.running(tmp_path_factory, "osb-images", f"{bounds}[warm]\nmax_memory_bytes = 0\n") as started:
         yield started
 
 
@@ -66,6 +68,49 @@ def prune(server, **asked):
         return answer.json()
 
 
+def forget(server):
+    """Makes all layers look as if nobody had asked for them for an hour."""
+    long_ago = time.time() - 3600
+    for record in (server.data / "images" / "layers").glob("*.json"):
+        os.utime(record, (long_ago, long_ago))
+
+
+def create(server, image):
+    """A sandbox of busybox that answers; its id."""
+    with plain(server) as http:
+        answer = http.post("/sandboxes", json=minimal(image={"uri": image}, entrypoint=["/bin/busybox", "sleep", "1000"]))
+        assert answer.status_code == 202, answer.text
+        made = answer.json()["id"]
+        # Answered when it is there, or with why it is not.
+        there = http.get(f"/sandboxes/{made}/endpoints/44772")
+        assert there.status_code == 200, there.text
+        return made
+
+
+def delete(server, *sandboxes):
+    """Returns when nothing is left of them."""
+    with plain(server) as http:
+        for one in sandboxes:
+            assert http.delete(f"/sandboxes/{one}").status_code == 204
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while any(http.get(f"/sandboxes/{one}").status_code == 200 for one in sandboxes):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_an_image_on_which_one_waits_stays(image, tmp_path_factory):
+    with osb.running(tmp_path_factory, "osb-images-waiting") as server:
+        delete(server, create(server, image))
+        with plain(server) as http:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while not re.search(r'state="ready"} [1-9]', told := http.get(f"http://{server.domain}/metrics").text):
+                assert time.monotonic() < deadline, told
+                time.sleep(0.05)
+        forget(server)
+        assert prune(server, maxBytes=0) == {"images": [], "layers": [], "layersKept": 0, "bytes": 0}
+        assert said(server, create(server, image), "out of what waited") == "out of what waited"
+
+
 def test_collection_while_sandboxes_are_made_takes_nothing_in_use(server, image):
     over = threading.Event()
     rounds = 0
@@ -76,42 +121,23 @@ def test_collection_while_sandboxes_are_made_takes_nothing_in_use(server, image)
             prune(server, maxBytes=0, unusedForSeconds=0)
             rounds += 1
 
-    def make(_):
-        with plain(server) as http:
-            body = minimal(image={"uri": image}, entrypoint=["/bin/busybox", "sleep", "1000"])
-            answer = http.post("/sandboxes", json=body)
-            assert answer.status_code == 202, answer.text
-            made = answer.json()["id"]
-            # Answered when it is there, or with why it is not.
-            there = http.get(f"/sandboxes/{made}/endpoints/44772")
-            assert there.status_code == 200, there.text
-            return made
-
     collector = threading.Thread(target=collect)
     collector.start()
     try:
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            made = list(pool.map(make, range(SANDBOXES)))
+            made = list(pool.map(lambda _: create(server, image), range(SANDBOXES)))
     finally:
         over.set()
         collector.join()
     assert rounds > 0
     # Long after anybody asked for the image, it is the sandboxes alone that keep it.
-    long_ago = time.time() - 3600
-    for record in (server.data / "images" / "layers").glob("*.json"):
-        os.utime(record, (long_ago, long_ago))
+    forget(server)
     assert prune(server, maxBytes=0) == {"images": [], "layers": [], "layersKept": 0, "bytes": 0}
     assert [said(server, one, f"in {one}") for one in made] == [f"in {one}" for one in made]
-    with plain(server) as http:
-        for one in made:
-            assert http.delete(f"/sandboxes/{one}").status_code == 204
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while any(http.get(f"/sandboxes/{one}").status_code == 200 for one in made):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+    delete(server, *made)
     gone = prune(server, maxBytes=0)
     assert len(gone["images"]) == 1 and len(gone["layers"]) == 1 and gone["bytes"] > 0
-    assert said(server, make(0), "again") == "again"
+    assert said(server, create(server, image), "again") == "again"
 
 
 @pytest.mark.parametrize(
@@ -131,8 +157,10 @@ def test_the_command_tells_what_it_took(server):
     assert wrong.returncode == 2 and "`much` is no size" in wrong.stderr, wrong.stderr
 
 
-def test_bounds_of_the_configuration_are_shown_and_checked(server, tmp_path):
+def test_bounds_of_the_configuration_are_checked(server):
+    config = server.scratch / "wrong.toml"
     for text, told in (('max_size = "much"', "images.max_size"), ("unused_days = 0", "images.unused_days")):
-        (tmp_path / "config.toml").write_text(f"[images]\n{text}\n")
-        refused = server.cli("server", "config", "--config", str(tmp_path / "config.toml"))
+        config.write_text(f"[images]\n{text}\n")
+        config.chmod(0o644)
+        refused = server.cli("server", "config", "--config", str(config))
         assert refused.returncode != 0 and told in refused.stderr, refused.stderr

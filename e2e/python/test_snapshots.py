@@ -194,6 +194,9 @@ def test_a_fork_is_many_sandboxes_with_the_files_of_one(one_client, raw):
         seen.add(words[4])
     assert len(seen) == 5 and "0123456789abcdef0123456789abcdef" not in seen, "identities are made anew"
     assert raw.get("/snapshots", params={"sandboxId": sandbox.id}).json()["items"] == []
+    for query in ("page=0", "pageSize=0", "pageSize=201", "page=x"):
+        refused = raw.get(f"/snapshots?{query}")
+        assert refused.status_code in (400, 422) and query.split("=")[0] in refused.json()["message"], refused.text
 
 
 def test_ex_024_several_are_taken_at_once_while_programs_write(one_client, raw):

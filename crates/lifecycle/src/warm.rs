@@ -36,6 +36,9 @@ pub trait Warm: Send + Sync {
     /// Whether it waits still. Cheap.
     fn is_waiting(&self, id: &SandboxId) -> bool;
 
+    /// Layers on which those that wait stand, each as often as it likes; they must stay. Cheap.
+    fn layers(&self) -> Vec<String>;
+
     /// Removes one that waits, to the end; one that does not exist is no error.
     fn discard<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<(), RuntimeError>>;
 }

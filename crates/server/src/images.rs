@@ -12,7 +12,7 @@ use crate::store;
 /// Between two looks at images that may have become too old or too many.
 const ROUND: Duration = Duration::from_secs(10 * 60);
 
-/// The layers that must stay whatever nobody asks for: those of sandboxes and of snapshots.
+/// The layers that must stay whatever nobody asks for: those of sandboxes, of such as wait, and of snapshots.
 ///
 /// # Errors
 /// The records cannot be read.
@@ -24,7 +24,8 @@ pub(crate) async fn in_use(app: &App) -> Result<BTreeSet<LayerId>, store::Error>
     });
     let sandboxes = app.sandboxes.all();
     let of_sandboxes = sandboxes.iter().flat_map(|sandbox| sandbox.row().layers.clone());
-    Ok(of_sandboxes.chain(of_snapshots).filter_map(|layer| layer.parse().ok()).collect())
+    let waiting = app.runtime.warm().map(|warm| warm.layers()).unwrap_or_default();
+    Ok(of_sandboxes.chain(of_snapshots).chain(waiting).filter_map(|layer| layer.parse().ok()).collect())
 }
 
 /// Keeps images within the operator's bounds, until the server ends.

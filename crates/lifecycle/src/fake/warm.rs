@@ -47,6 +47,10 @@ impl Warm for FakeRuntime {
         self.lock().waiting.contains(id)
     }
 
+    fn layers(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     fn discard<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<(), RuntimeError>> {
         Box::pin(async move {
             let mut inner = self.lock();

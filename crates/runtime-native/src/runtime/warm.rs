@@ -70,6 +70,9 @@ impl NativeRuntime {
             Err(Lost::Failed(failure)) => Err(failure.into()),
             Err(Lost::Jailer) => {
                 tracing::warn!(sandbox_id = %plan.id, "a waiting sandbox is gone; another is made");
+                // Whoever clears up after its monitor must be done before something new has that id.
+                let request = Request::Destroy { id: plan.id.clone(), grace_ms: 0 };
+                done(self.ask(&request, super::DESTROY_MARGIN).await?.0)?;
                 Ok(None)
             }
         }
@@ -153,6 +156,10 @@ impl Warm for NativeRuntime {
 
     fn is_waiting(&self, id: &SandboxId) -> bool {
         self.waiting.lock().get(id).is_some_and(|held| !client::is_gone(&held.socket))
+    }
+
+    fn layers(&self) -> Vec<String> {
+        self.waiting.lock().values().flat_map(|held| held.plan.layers.clone()).collect()
     }
 
     fn discard<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<(), RuntimeError>> {
