@@ -7,7 +7,6 @@ import subprocess
 import threading
 import time
 
-import httpx
 import pytest
 
 import osb
