@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use runtime_native::sys::{Offspring, prefer_latency};
 use runtime_native::{Client, NativeRuntime, Settings, wire};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -96,7 +95,6 @@ fn start(args: &ServerArgs, global: &Global, control: std::os::fd::BorrowedFd<'_
         become_nobody(id).map_err(|errno| Failure::new("START_FAILED", format!("become user {id}: {errno}")))?;
     }
     raise_open_files();
-    prefer_latency(Offspring::Alike);
     telemetry::init(config.log.level.parse().unwrap_or(telemetry::Level::Info));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new("START_FAILED", format!("start the event loop: {error}")))?;

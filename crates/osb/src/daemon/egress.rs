@@ -4,7 +4,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{ExitCode, Stdio};
 
 use egress::{Boot, Memory};
-use runtime_native::sys::{Offspring, prefer_latency};
 use tokio::process::{Child, Command};
 
 use super::data_dir::Identity;
@@ -64,7 +63,6 @@ pub fn run() -> ExitCode {
     match (control, null) {
         (Ok(control), Ok(())) => {
             telemetry::init(telemetry::Level::Info);
-            prefer_latency(Offspring::Alike);
             egress::run(control)
         }
         _ => {

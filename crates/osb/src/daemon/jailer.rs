@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use runtime_native::gvisor::Runsc;
 use runtime_native::jailer::{JailerConfig, ServerIds};
-use runtime_native::sys::{Offspring, prefer_latency};
 use runtime_native::volumes::host::HostPaths;
 use server::Config;
 use server::config::SecureRuntime;
@@ -69,7 +68,6 @@ pub fn run(settings: &str) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    prefer_latency(Offspring::AsUsual);
     runtime_native::jailer::main(socket, config, EXECD)
 }
 

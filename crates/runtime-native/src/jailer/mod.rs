@@ -47,7 +47,7 @@ use crate::gvisor::Runsc;
 use crate::idrange::Foreign;
 use crate::init::Ids;
 use crate::paths::Paths;
-use crate::sys::{self, Forked, Offspring};
+use crate::sys::{self, Forked};
 use crate::volumes::{self, host::HostPaths};
 use crate::wire::{self, Kernel, Plan, Reply, Request};
 use crate::{probe, seccomp};
@@ -351,10 +351,7 @@ impl Jailer {
             Ok(Forked::Parent(pid)) => {
                 self.children.insert(pid);
             }
-            Ok(Forked::Child) => {
-                sys::prefer_latency(Offspring::AsUsual);
-                self.work(request, reply, fds, disk)
-            }
+            Ok(Forked::Child) => self.work(request, reply, fds, disk),
             Err(errno) => refuse(&reply, Failure::errno("fork a worker", errno)),
         }
     }

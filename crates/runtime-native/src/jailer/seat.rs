@@ -23,7 +23,7 @@ use crate::cgroup::Hierarchies;
 use crate::disk::{Disk, Record, Size};
 use crate::error::{Context, Failure, Kind, Result};
 use crate::state;
-use crate::sys::{self, Forked, Offspring};
+use crate::sys::{self, Forked};
 use crate::wire::{self, Plan, PlanLimits};
 
 /// Failures in a row after which no more are seated; creates then make their own groups and say why they fail.
@@ -118,7 +118,6 @@ impl Jailer {
                     self.seats.names.insert(pid, name);
                 }
                 Ok(Forked::Child) => {
-                    sys::prefer_latency(Offspring::AsUsual);
                     let home = self.stock.home();
                     let keep = [0, 1, 2, theirs.as_raw_fd(), self.jail.execd.as_raw_fd(), home.as_raw_fd()];
                     sys::close_all_except(&keep);

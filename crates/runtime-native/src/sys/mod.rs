@@ -9,10 +9,10 @@ mod process;
 
 pub use block::{LoopDevice, attach_loop, shutdown_filesystem};
 pub use process::{
-    ChildEnd, ChildSignals, Cloned, Forked, Offspring, Signals, block_child_signal, block_termination, clone_into,
+    ChildEnd, ChildSignals, Cloned, Forked, Signals, block_child_signal, block_termination, clone_into,
     clone_namespaces, close_all_except, end_of, exec_descriptor, fork, inherited, install_descriptors, install_filter,
-    join_namespace, prefer_latency, reset_signals, set_file_system_uid, unshare_cgroup_namespace,
-    unshare_mount_namespace, unshare_network_namespace, wait_any_ended,
+    join_namespace, reset_signals, set_file_system_uid, unshare_cgroup_namespace, unshare_mount_namespace,
+    unshare_network_namespace, wait_any_ended,
 };
 
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -26,48 +26,6 @@ pub fn fork() -> Result<Forked, Errno> {
     })
 }
 
-/// What [`prefer_latency`] does about the processes and threads that the caller makes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Offspring {
-    /// They are scheduled like it.
-    Alike,
-    /// They are scheduled as usual.
-    AsUsual,
-}
-
-/// Nanoseconds of the processor that [`prefer_latency`] asks for at once: the least that the kernel gives.
-const SHORT_SLICE_NS: u64 = 100_000;
-
-/// Has this thread get the processor soon and for a short while, rather than later and for longer: for those who pass
-/// messages on, and would wait on a busy core behind a program that just starts. Where the kernel knows no slices
-/// (before 6.12) nothing changes.
-pub fn prefer_latency(offspring: Offspring) {
-    // What is not changed is taken as it is, the nice value above all.
-    let Ok(mut attributes) = scheduling() else { return };
-    if attributes.sched_policy != libc::SCHED_OTHER as u32 {
-        return;
-    }
-    attributes.sched_runtime = SHORT_SLICE_NS;
-    attributes.sched_flags = match offspring {
-        Offspring::Alike => 0,
-        Offspring::AsUsual => libc::SCHED_FLAG_RESET_ON_FORK as u64,
-    };
-    // It is a wish: whoever may not have it works as before.
-    // SAFETY: the kernel reads `size` bytes.
-    let _ = check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) });
-}
-
-/// How this thread is scheduled.
-fn scheduling() -> Result<libc::sched_attr, Errno> {
-    // SAFETY: all-zero is a valid `sched_attr`.
-    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
-    let size = size_of::<libc::sched_attr>() as u32;
-    // SAFETY: the kernel writes at most `size` bytes there.
-    check(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) })?;
-    attributes.size = size;
-    Ok(attributes)
-}
-
 /// Which side of a [`clone_namespaces`] this is.
 pub enum Cloned {
     /// The caller, with the new child's pid and a descriptor of it.
@@ -353,31 +311,4 @@ pub fn end_of(process: BorrowedFd<'_>) -> Option<ChildEnd> {
     let code = libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status));
     let signal = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
     Some(ChildEnd { code, signal })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Nice value and slice of a thread that this one makes.
-    fn of_a_thread() -> (i32, u64) {
-        let told = std::thread::spawn(|| scheduling().expect("scheduling")).join().expect("it ends");
-        (told.sched_nice, told.sched_runtime)
-    }
-
-    #[test]
-    fn a_short_slice_is_asked_for_and_nothing_else_changes() {
-        std::thread::spawn(|| {
-            let (nice, usual) = of_a_thread();
-            assert_ne!(usual, SHORT_SLICE_NS, "this machine's usual slice is the short one");
-            prefer_latency(Offspring::AsUsual);
-            let own = scheduling().expect("scheduling");
-            assert_eq!((own.sched_nice, own.sched_runtime), (nice, SHORT_SLICE_NS), "a kernel before 6.12?");
-            assert_eq!(of_a_thread(), (nice, usual));
-            prefer_latency(Offspring::Alike);
-            assert_eq!(of_a_thread(), (nice, SHORT_SLICE_NS));
-        })
-        .join()
-        .expect("it holds");
-    }
 }
