@@ -1,15 +1,13 @@
 //! `osb fork`: many sandboxes from the files of one.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use futures_util::future::join_all;
 use protocol::snapshot::ForkRequest;
 
 use super::sandbox::many;
 use super::signals::Signals;
-use super::{Context, Outcome, Progress};
+use super::{Context, Outcome};
 use crate::units::{self, Limit};
 
 /// Arguments of `osb fork`.
@@ -54,21 +52,6 @@ pub async fn run(ctx: &Context, args: &ForkArgs) -> Outcome {
     };
     // From here on it is awaited also when a signal comes: the answer carries the ids.
     let mut signals = Signals::listen()?;
-    let mut items = client.fork(&args.id, &request).await?.items;
-    let ids: Vec<String> = items.iter().filter_map(|item| item.sandbox.as_ref()).map(|made| made.id.clone()).collect();
-    if !args.no_wait {
-        let progress = Progress::waiting(&ctx.printer, &format!("making {} sandboxes", ids.len()));
-        tokio::select! {
-            biased;
-            signal = signals.next() => {
-                drop(progress);
-                let ends = join_all(ids.iter().map(|id| client.delete(id, Some(Duration::ZERO)))).await;
-                ends.into_iter().collect::<Result<(), _>>()?;
-                ctx.printer.note(&format!("{} sandboxes are removed again", ids.len()));
-                return Ok(ExitCode::from(128 + signal));
-            }
-            () = many::settle(&client, &mut items, args.ready_timeout) => {}
-        }
-    }
-    many::show(ctx, &items)
+    let items = client.fork(&args.id, &request).await?.items;
+    many::finish(ctx, &client, &mut signals, items, (!args.no_wait).then_some(args.ready_timeout)).await
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use protocol::lifecycle::PaginationInfo;
 use serde_json::{Value, json};
 
 use crate::client::Client;
@@ -51,6 +52,15 @@ impl Context {
 
 /// How a command that succeeded ends.
 pub type Outcome = Result<ExitCode, Failure>;
+
+/// How to see more than one page of a list; nothing on its last one.
+fn next_page(pagination: &PaginationInfo) -> String {
+    if !pagination.has_next_page {
+        return String::new();
+    }
+    let PaginationInfo { page, total_pages, total_items, .. } = pagination;
+    format!("page {page} of {total_pages}, {total_items} in all: --page {} shows the next\n", page + 1)
+}
 
 /// What became of each target of a command that has several.
 #[derive(Default)]

@@ -14,7 +14,7 @@ use self::view::{detail, row, usage};
 use super::signals::Signals;
 use super::vault::VaultFile;
 use super::volume::{self, Mount};
-use super::{Context, Outcome, Progress, Rows, to_value};
+use super::{Context, Outcome, Progress, Rows, next_page, to_value};
 use crate::client::sandboxes::Filter;
 use crate::failure::Failure;
 use crate::output::table;
@@ -443,16 +443,7 @@ async fn list(ctx: &Context, args: &ListArgs) -> Result<(), Failure> {
         let now = jiff::Timestamp::now();
         let rows = page.items.iter().map(|sandbox| row(sandbox, now)).collect();
         let mut text = table::rows(&["id", "state", "image", "created", "ends", "labels"], rows);
-        let pagination = &page.pagination;
-        if pagination.has_next_page {
-            text.push_str(&format!(
-                "page {} of {}, {} in all: --page {} shows the next\n",
-                pagination.page,
-                pagination.total_pages,
-                pagination.total_items,
-                pagination.page + 1
-            ));
-        }
+        text.push_str(&next_page(&page.pagination));
         text
     })
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use protocol::snapshot::Snapshot;
 
-use super::{Context, Outcome, Progress, Rows, to_value};
+use super::{Context, Outcome, Progress, Rows, next_page, to_value};
 use crate::client::Client;
 use crate::client::snapshots::Filter;
 use crate::failure::Failure;
@@ -153,16 +153,7 @@ async fn list(ctx: &Context, client: &Client, args: &ListArgs) -> Result<(), Fai
         let now = jiff::Timestamp::now();
         let rows = page.items.iter().map(|snapshot| row(snapshot, now)).collect();
         let mut text = table::rows(&["id", "name", "state", "image", "size", "taken", "sandbox"], rows);
-        let pagination = &page.pagination;
-        if pagination.has_next_page {
-            text.push_str(&format!(
-                "page {} of {}, {} in all: --page {} shows the next\n",
-                pagination.page,
-                pagination.total_pages,
-                pagination.total_items,
-                pagination.page + 1
-            ));
-        }
+        text.push_str(&next_page(&page.pagination));
         text
     })
 }

@@ -6,6 +6,7 @@ mod create;
 mod diagnostics;
 mod endpoints;
 pub(crate) mod images;
+mod page;
 mod pools;
 pub(crate) mod query;
 mod sandboxes;

@@ -9,9 +9,10 @@ use axum::extract::{Extension, OriginalUri, Path, State};
 use http::StatusCode;
 use lifecycle::state::{self, Event};
 use protocol::error::code;
-use protocol::lifecycle::{self as wire_types, ListSandboxesResponse, PaginationInfo, RenewRequest, RenewResponse};
+use protocol::lifecycle::{self as wire_types, ListSandboxesResponse, RenewRequest, RenewResponse};
 
 use super::body::Body;
+use super::page::Page;
 use super::query::Query;
 use crate::app::App;
 use crate::errors::ApiError;
@@ -25,10 +26,6 @@ type Shared = State<Arc<App>>;
 const EFFECT_WAIT: Duration = Duration::from_secs(25);
 /// Longest grace that a deletion may ask for.
 const MAX_GRACE_SECONDS: f64 = 20.0;
-/// Sandboxes in one page (published).
-const MAX_PAGE_SIZE: u64 = 200;
-/// Largest page number that is read; beyond it no list goes.
-const MAX_PAGE: u64 = i64::MAX as u64;
 
 /// `GET /sandboxes`.
 pub(super) async fn list(
@@ -36,31 +33,16 @@ pub(super) async fn list(
     OriginalUri(uri): OriginalUri,
 ) -> Result<Json<ListSandboxesResponse>, ApiError> {
     let query = Query::of(&uri);
-    let (page, page_size) = page(&query)?;
+    let page = Page::of(&query)?;
     let states: Vec<&str> = query.all("state").collect();
     let filter = Filter {
         // A word that is no state of ours matches nothing.
         states: (!states.is_empty()).then(|| states.iter().filter_map(|word| word.parse().ok()).collect()),
         metadata: labels(&query)?,
     };
-    let found = app.store.list(filter, page, page_size).await?;
-    let total_pages = found.total.div_ceil(page_size);
+    let found = app.store.list(filter, page.number, page.size).await?;
     let items = found.rows.iter().map(|row| present(&app, row)).collect();
-    Ok(Json(ListSandboxesResponse {
-        items,
-        pagination: PaginationInfo {
-            page,
-            page_size,
-            total_items: found.total,
-            total_pages,
-            has_next_page: page < total_pages,
-        },
-    }))
-}
-
-/// Which page of what size is asked for.
-pub(super) fn page(query: &Query) -> Result<(u64, u64), ApiError> {
-    Ok((query.number("page", 1..=MAX_PAGE, 1)?, query.number("pageSize", 1..=MAX_PAGE_SIZE, 20)?))
+    Ok(Json(ListSandboxesResponse { items, pagination: page.info(found.total) }))
 }
 
 /// The labels that are asked for.

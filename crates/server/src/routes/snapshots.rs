@@ -8,10 +8,10 @@ use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use lifecycle::snapshot::{self, MAX_NAME_CHARS};
 use protocol::error::code;
-use protocol::lifecycle::PaginationInfo;
 use protocol::snapshot::{CreateSnapshotRequest, ListSnapshotsResponse, Snapshot, SnapshotStatus};
 
 use super::body::Body;
+use super::page::Page;
 use super::query::Query;
 use crate::app::App;
 use crate::errors::ApiError;
@@ -20,11 +20,6 @@ use crate::store::{SnapshotFilter, SnapshotKind, SnapshotRow};
 use crate::{snapshots, wire};
 
 type Shared = State<Arc<App>>;
-
-/// Snapshots in one page (published).
-const MAX_PAGE_SIZE: u64 = 200;
-/// Largest page number that is read; beyond it no list goes.
-const MAX_PAGE: u64 = i64::MAX as u64;
 
 /// `POST /sandboxes/{id}/snapshots`: 202 as soon as it is remembered.
 pub(super) async fn create(State(app): Shared, Path(id): Path<String>, Body(body): Body) -> Result<Response, ApiError> {
@@ -54,18 +49,16 @@ pub(super) async fn list(
     OriginalUri(uri): OriginalUri,
 ) -> Result<Json<ListSnapshotsResponse>, ApiError> {
     let query = Query::of(&uri);
-    let page = query.number("page", 1..=MAX_PAGE, 1)?;
-    let page_size = query.number("pageSize", 1..=MAX_PAGE_SIZE, 20)?;
+    let page = Page::of(&query)?;
     let states: Vec<&str> = query.all("state").collect();
     let filter = SnapshotFilter {
         sandbox: query.text("sandboxId").map(str::to_owned),
         name: query.text("name").map(str::to_owned),
         states: (!states.is_empty()).then(|| states.iter().filter_map(|word| snapshot::State::parse(word)).collect()),
     };
-    let (rows, total_items) = app.store.snapshots(filter, page, page_size).await?;
-    let total_pages = total_items.div_ceil(page_size);
-    let pagination = PaginationInfo { page, page_size, total_items, total_pages, has_next_page: page < total_pages };
-    Ok(Json(ListSnapshotsResponse { items: rows.into_iter().map(shown).collect(), pagination }))
+    let found = app.store.snapshots(filter, page.number, page.size).await?;
+    let items = found.rows.into_iter().map(shown).collect();
+    Ok(Json(ListSnapshotsResponse { items, pagination: page.info(found.total) }))
 }
 
 /// `GET /snapshots/{id}`.

@@ -6,9 +6,10 @@ use axum::Json;
 use axum::extract::{OriginalUri, Path, State};
 use http::StatusCode;
 use protocol::error::code;
-use protocol::lifecycle::{CreateTemplateRequest, ListTemplatesResponse, PaginationInfo, Template};
+use protocol::lifecycle::{CreateTemplateRequest, ListTemplatesResponse, Template};
 
 use super::body::Body;
+use super::page::Page;
 use super::query::Query;
 use crate::app::App;
 use crate::errors::ApiError;
@@ -21,7 +22,7 @@ type Shared = State<Arc<App>>;
 pub(super) async fn create(State(app): Shared, Body(body): Body) -> Result<(StatusCode, Json<Template>), ApiError> {
     let request: CreateTemplateRequest = wire::decode(&body)?;
     let template = templates::accept(&app, request)?;
-    match app.store.put_template(&template).await? {
+    match app.store.add_template(&template).await? {
         Stored::New => {}
         Stored::Exists => {
             let message = format!("publish: there is a template \"{}\" already; choose another name", template.publish);
@@ -42,7 +43,7 @@ pub(super) async fn list(
     OriginalUri(uri): OriginalUri,
 ) -> Result<Json<ListTemplatesResponse>, ApiError> {
     let query = Query::of(&uri);
-    let (page, page_size) = super::sandboxes::page(&query)?;
+    let page = Page::of(&query)?;
     let labels = super::sandboxes::labels(&query)?;
     let has = |template: &Template| {
         let own = template.metadata.clone().unwrap_or_default();
@@ -50,12 +51,9 @@ pub(super) async fn list(
     };
     let all: Vec<Template> = app.store.templates().await?.into_iter().filter(has).collect();
     let total = all.len() as u64;
-    let skipped = usize::try_from((page - 1).saturating_mul(page_size)).unwrap_or(usize::MAX);
-    let items: Vec<Template> = all.into_iter().skip(skipped).take(page_size as usize).collect();
-    let total_pages = total.div_ceil(page_size);
-    let pagination =
-        PaginationInfo { page, page_size, total_items: total, total_pages, has_next_page: page < total_pages };
-    Ok(Json(ListTemplatesResponse { items, pagination }))
+    let skipped = usize::try_from((page.number - 1).saturating_mul(page.size)).unwrap_or(usize::MAX);
+    let items: Vec<Template> = all.into_iter().skip(skipped).take(page.size as usize).collect();
+    Ok(Json(ListTemplatesResponse { items, pagination: page.info(total) }))
 }
 
 /// `GET /templates/{id}`.

@@ -75,14 +75,7 @@ impl Store {
             .execute(&mut *tx)
             .await
             .map_err(&op)?;
-            if made.rows_affected() == 0 {
-                return Ok(Stored::Exists);
-            }
-            if count >= MAX_POOLS {
-                return Ok(Stored::Full);
-            }
-            tx.commit().await.map_err(&op)?;
-            Ok(Stored::New)
+            kept(tx, made.rows_affected() > 0, count < MAX_POOLS, "store a pool").await
         })
         .await
     }
@@ -133,41 +126,24 @@ impl Store {
         .await
     }
 
-    /// Remembers a template, new or changed.
-    pub(crate) async fn put_template(&self, record: &protocol::lifecycle::Template) -> Result<Stored, Error> {
+    /// Remembers a new template.
+    pub(crate) async fn add_template(&self, record: &protocol::lifecycle::Template) -> Result<Stored, Error> {
         let (store, record) = (self.clone(), record.clone());
         to_its_end("store a template", async move {
             let op = sql("store a template");
             let mut tx = store.writer.begin().await.map_err(&op)?;
-            let text = serde_json::to_string(&record).expect("a record is JSON");
-            let changed = sqlx::query("UPDATE templates SET record = ? WHERE id = ?")
-                .bind(&text)
-                .bind(&record.template_id)
-                .execute(&mut *tx)
-                .await
-                .map_err(&op)?;
-            if changed.rows_affected() == 0 {
-                let count = sqlx::query_scalar("SELECT COUNT(*) FROM templates").fetch_one(&mut *tx).await;
-                let count: i64 = count.map_err(&op)?;
-                let made = sqlx::query(
-                    "INSERT OR IGNORE INTO templates (id, publish, record, created_at) VALUES (?, ?, ?, ?)",
-                )
-                .bind(&record.template_id)
-                .bind(&record.publish)
-                .bind(&text)
-                .bind(Timestamp::now().as_microsecond())
-                .execute(&mut *tx)
-                .await
-                .map_err(&op)?;
-                if made.rows_affected() == 0 {
-                    return Ok(Stored::Exists);
-                }
-                if count >= MAX_TEMPLATES {
-                    return Ok(Stored::Full);
-                }
-            }
-            tx.commit().await.map_err(&op)?;
-            Ok(Stored::New)
+            let count: i64 =
+                sqlx::query_scalar("SELECT COUNT(*) FROM templates").fetch_one(&mut *tx).await.map_err(&op)?;
+            let made =
+                sqlx::query("INSERT OR IGNORE INTO templates (id, publish, record, created_at) VALUES (?, ?, ?, ?)")
+                    .bind(&record.template_id)
+                    .bind(&record.publish)
+                    .bind(serde_json::to_string(&record).expect("a record is JSON"))
+                    .bind(Timestamp::now().as_microsecond())
+                    .execute(&mut *tx)
+                    .await
+                    .map_err(&op)?;
+            kept(tx, made.rows_affected() > 0, count < MAX_TEMPLATES, "store a template").await
         })
         .await
     }
@@ -220,6 +196,20 @@ impl Store {
             removed.map(|removed| removed.rows_affected() > 0).map_err(sql("remove a template"))
         })
         .await
+    }
+}
+
+/// Keeps a row that was just inserted, if it is new and there was room.
+async fn kept(
+    tx: sqlx::Transaction<'_, sqlx::Sqlite>,
+    is_new: bool,
+    has_room: bool,
+    op: &'static str,
+) -> Result<Stored, Error> {
+    match (is_new, has_room) {
+        (false, _) => Ok(Stored::Exists),
+        (true, false) => Ok(Stored::Full),
+        (true, true) => tx.commit().await.map(|()| Stored::New).map_err(sql(op)),
     }
 }
 

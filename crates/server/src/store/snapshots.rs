@@ -5,6 +5,7 @@ use lifecycle::snapshot::{Origin, SnapshotId, State, Taken};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row as _, Sqlite};
 
+use super::list::{Listed, Page, only_states};
 use super::{Error, Row, Store, sql, to_its_end};
 
 /// Most snapshots of one server: each is a row, a record and at least one directory.
@@ -287,33 +288,10 @@ impl Store {
         filter: SnapshotFilter,
         page: u64,
         size: u64,
-    ) -> Result<(Vec<SnapshotRow>, u64), Error> {
+    ) -> Result<Page<SnapshotRow>, Error> {
         let store = self.clone();
-        to_its_end("list snapshots", async move { store.snapshots_now(&filter, page, size).await }).await
-    }
-
-    async fn snapshots_now(
-        &self,
-        filter: &SnapshotFilter,
-        page: u64,
-        size: u64,
-    ) -> Result<(Vec<SnapshotRow>, u64), Error> {
-        let op = sql("list snapshots");
-        // Both statements see one state, so that the total belongs to the page.
-        let mut tx = self.reader.begin().await.map_err(&op)?;
-        let mut count = QueryBuilder::new("SELECT count(*) FROM snapshots");
-        restrict(&mut count, filter);
-        let total: i64 = count.build_query_scalar().fetch_one(&mut *tx).await.map_err(&op)?;
-        let mut query = QueryBuilder::<Sqlite>::new("SELECT ");
-        query.push(COLUMNS).push(" FROM snapshots");
-        restrict(&mut query, filter);
-        query.push(" ORDER BY created_at DESC, id DESC LIMIT ").push_bind(i64::try_from(size).unwrap_or(i64::MAX));
-        let offset = (page - 1).saturating_mul(size);
-        query.push(" OFFSET ").push_bind(i64::try_from(offset).unwrap_or(i64::MAX));
-        let rows = query.build().fetch_all(&mut *tx).await.map_err(&op)?;
-        let rows = rows.iter().map(read).collect::<Result<_, _>>()?;
-        tx.commit().await.map_err(&op)?;
-        Ok((rows, total.unsigned_abs()))
+        let of = Listed { op: "list snapshots", table: "snapshots", columns: COLUMNS, read };
+        to_its_end(of.op, async move { store.page(&of, |query| restrict(query, &filter), page, size).await }).await
     }
 }
 
@@ -352,12 +330,7 @@ fn restrict(query: &mut QueryBuilder<Sqlite>, filter: &SnapshotFilter) {
         query.push(" AND name = ").push_bind(name.clone());
     }
     if let Some(states) = &filter.states {
-        query.push(" AND state IN (");
-        let mut list = query.separated(", ");
-        for state in states {
-            list.push_bind(state.as_str());
-        }
-        query.push(")");
+        only_states(query, states.iter().map(|state| state.as_str()));
     }
 }
 

@@ -129,7 +129,7 @@ async fn lists_filter_count_and_page_newest_first() {
         let label = if n % 2 == 0 { "even" } else { "odd" };
         store.insert(&row(&format!("s{n}"), n, &[("kind", label), ("a.b/c", "x")]), None).await.expect("inserts");
     }
-    let ids = |page: &super::list::Page| page.rows.iter().map(|r| r.id.to_string()).collect::<Vec<_>>();
+    let ids = |page: &super::list::Page<Row>| page.rows.iter().map(|r| r.id.to_string()).collect::<Vec<_>>();
     let all = store.list(Filter::default(), 1, 2).await.expect("lists");
     assert_eq!((ids(&all), all.total), (vec!["s4".to_owned(), "s3".to_owned()], 5));
     let past = store.list(Filter::default(), 9, 2).await.expect("lists");

@@ -27,9 +27,21 @@ pub async fn create(ctx: &Context, args: &CreateArgs, request: &CreateSandboxReq
     let batch = BatchRequest { sandbox, items: vec![Map::new(); args.count] };
     // From here on it is awaited also when a signal comes: the answer carries the ids.
     let mut signals = Signals::listen()?;
-    let mut items = client.create_many(&batch).await?.items;
-    let ids: Vec<String> = items.iter().filter_map(|item| item.sandbox.as_ref()).map(|made| made.id.clone()).collect();
-    if !args.no_wait {
+    let items = client.create_many(&batch).await?.items;
+    finish(ctx, &client, &mut signals, items, (!args.no_wait).then_some(args.ready_timeout)).await
+}
+
+/// Waits for all of them, if it is to wait, and shows each; a signal meanwhile removes all. 1 if one of them does not run.
+pub async fn finish(
+    ctx: &Context,
+    client: &Client,
+    signals: &mut Signals,
+    mut items: Vec<BatchItem>,
+    wait: Option<Duration>,
+) -> Outcome {
+    if let Some(limit) = wait {
+        let made = items.iter().filter_map(|item| item.sandbox.as_ref());
+        let ids: Vec<String> = made.map(|made| made.id.clone()).collect();
         let progress = Progress::waiting(&ctx.printer, &format!("making {} sandboxes", ids.len()));
         tokio::select! {
             biased;
@@ -40,14 +52,14 @@ pub async fn create(ctx: &Context, args: &CreateArgs, request: &CreateSandboxReq
                 ctx.printer.note(&format!("{} sandboxes are removed again", ids.len()));
                 return Ok(ExitCode::from(128 + signal));
             }
-            () = settle(&client, &mut items, args.ready_timeout) => {}
+            () = settle(client, &mut items, limit) => {}
         }
     }
     show(ctx, &items)
 }
 
 /// Shows each of them, and why some are not. 1 if one of them does not run.
-pub fn show(ctx: &Context, items: &[BatchItem]) -> Outcome {
+fn show(ctx: &Context, items: &[BatchItem]) -> Outcome {
     let failed: Vec<(usize, &ItemError)> =
         items.iter().enumerate().filter_map(|(place, item)| item.error.as_ref().map(|error| (place, error))).collect();
     ctx.printer.document(&json!({ "items": items }), || {
@@ -62,7 +74,7 @@ pub fn show(ctx: &Context, items: &[BatchItem]) -> Outcome {
 }
 
 /// Waits for each of them; one that fails has its error beside it.
-pub async fn settle(client: &Client, items: &mut [BatchItem], limit: Duration) {
+async fn settle(client: &Client, items: &mut [BatchItem], limit: Duration) {
     let one = async |item: &mut BatchItem| {
         let Some(made) = &item.sandbox else { return };
         let id = made.id.clone();
