@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use hyper::Method;
+use serde_json::Value;
 
 use super::super::Bench;
 use super::super::client::{Connection, Payload};
@@ -27,7 +28,7 @@ pub async fn cold(bench: &Bench) -> Result<Vec<Row>> {
     let docker = Docker::start(bench)?;
     let launchers = launcher::all(bench.scratch.path())?;
     for _ in 0..WARM_UP {
-        create(&mut bed).await?.1.delete(&mut bed.connection, &bed.key.clone()).await?;
+        create(&mut bed, body()).await?.1.delete(&mut bed.connection, &bed.key.clone()).await?;
         docker.ask(&["run", "--rm", "--network", "none", IMAGE, "/bin/true"])?;
     }
     for launcher in &launchers {
@@ -40,7 +41,7 @@ pub async fn cold(bench: &Bench) -> Result<Vec<Row>> {
     let mut containers = Vec::new();
     for _ in 0..BLOCKS {
         for _ in 0..bench.runs(200) / BLOCKS {
-            let ((whole, answering), sandbox) = create(&mut bed).await?;
+            let ((whole, answering), sandbox) = create(&mut bed, body()).await?;
             ours.push(whole);
             ready.push(answering);
             sandbox.delete(&mut bed.connection, &bed.key.clone()).await?;
@@ -76,9 +77,10 @@ pub async fn cold(bench: &Bench) -> Result<Vec<Row>> {
     ])
 }
 
-async fn create(bed: &mut Bed) -> Result<((f64, f64), Sandbox)> {
+/// Creates one with this body and runs a command: milliseconds to its first output, and to the endpoint.
+pub(super) async fn create(bed: &mut Bed, body: Value) -> Result<((f64, f64), Sandbox)> {
     let start = Instant::now();
-    let sandbox = bed.sandbox().await?;
+    let sandbox = Sandbox::create_as(&mut bed.connection, &bed.key, body).await?;
     let answering = millis(start);
     let mut stream = sandbox.command(&mut bed.connection, "echo x").await?;
     first_output(&mut stream).await?;

@@ -12,7 +12,8 @@ use super::super::client::{Connection, Payload};
 use super::super::peer::docker::{Docker, IMAGE};
 use super::super::peer::floor::Floor;
 use super::super::report::{Figure, Row, Unit};
-use super::super::sandbox::{Bed, Sandbox, body, drain, first_output};
+use super::super::sandbox::{Bed, Sandbox, body};
+use super::create::create;
 use super::millis;
 
 /// Subjects take turns in blocks, so that a noisy minute hits all of them.
@@ -35,14 +36,14 @@ pub async fn warm(bench: &Bench) -> Result<Vec<Row>> {
     let pool = Pool::make(&mut bed, "warm", 2, 50).await?;
     for _ in 0..WARM_UP {
         pool.full(&mut bed.connection, 2).await?;
-        claim(&mut bed, &pool).await?.1.delete(&mut bed.connection, &bed.key.clone()).await?;
+        create(&mut bed, pool.body()).await?.1.delete(&mut bed.connection, &bed.key.clone()).await?;
         docker.ask(&["run", "--rm", "--network", "none", IMAGE, "/bin/true"])?;
     }
     let (mut ours, mut ready, mut floor, mut containers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..BLOCKS {
         for _ in 0..bench.runs(200) / BLOCKS {
             pool.full(&mut bed.connection, 2).await?;
-            let ((whole, answering), sandbox) = claim(&mut bed, &pool).await?;
+            let ((whole, answering), sandbox) = create(&mut bed, pool.body()).await?;
             ours.push(whole);
             ready.push(answering);
             sandbox.delete(&mut bed.connection, &bed.key.clone()).await?;
@@ -163,17 +164,6 @@ impl Pool {
         let path = format!("/v1/pools/{}", self.name);
         bed.connection.ask(Method::DELETE, &path, &self.auth(), Payload::Empty).await.map(drop)
     }
-}
-
-async fn claim(bed: &mut Bed, pool: &Pool) -> Result<((f64, f64), Sandbox)> {
-    let start = Instant::now();
-    let sandbox = Sandbox::create_as(&mut bed.connection, &bed.key, pool.body()).await?;
-    let answering = millis(start);
-    let mut stream = sandbox.command(&mut bed.connection, "echo x").await?;
-    first_output(&mut stream).await?;
-    let whole = millis(start);
-    drain(stream).await?;
-    Ok(((whole, answering), sandbox))
 }
 
 /// Creates so many by several clients and deletes them; milliseconds until all were there, twice over: by the clients' own
