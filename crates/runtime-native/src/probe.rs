@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Failure, Kind, Result};
 use crate::init::Ids;
-use crate::jailer::{Jail, Mode, create};
+use crate::jailer::{Jail, Mode, birth};
 use crate::sys::{self, Cloned};
 
 /// How long the trial of a network may take; the machine may be overloaded.
@@ -142,7 +142,7 @@ pub fn network() -> Result<()> {
     match sys::clone_namespaces((libc::CLONE_NEWUSER | libc::CLONE_NEWNET) as u64).op("make a network namespace")? {
         Cloned::Parent(pid, _) => {
             drop(writer);
-            let tried = create::await_exec(report.as_fd(), Instant::now() + TRIAL_DEADLINE);
+            let tried = birth::await_exec(report.as_fd(), Instant::now() + TRIAL_DEADLINE);
             if tried.is_err() {
                 let _ = kill_process(pid, Signal::KILL); // not reaped yet, so the number is its own
             }

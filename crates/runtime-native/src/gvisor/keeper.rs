@@ -18,7 +18,7 @@ use super::cell::{BUNDLE, LOG, RUNSC, STATE, inside};
 use super::{PLATFORM, sentry};
 use crate::error::{Context, Failure, Result};
 use crate::init::{self, KEPT};
-use crate::jailer::create;
+use crate::jailer::birth;
 use crate::sys::{self, ChildEnd, Signals};
 
 /// What `runsc` calls the one thing that it runs here.
@@ -106,7 +106,7 @@ fn start(keeper: &Keeper<'_>) -> Result<Started> {
 
 /// Waits for execd's first word; by then the kernel in user space and its own filter are in force.
 fn await_execd(inlet: &OwnedFd, deadline: Instant) -> Result<()> {
-    create::wait(&mut [PollFd::new(inlet, PollFlags::IN)], deadline)?;
+    birth::wait(&mut [PollFd::new(inlet, PollFlags::IN)], deadline)?;
     let mut byte = [0u8];
     match rustix::net::recv(inlet, &mut byte[..], RecvFlags::DONTWAIT) {
         Ok((1.., _)) => Ok(()),

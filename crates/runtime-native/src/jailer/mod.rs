@@ -8,6 +8,7 @@
 //! is killed, its sandbox's PID 1 becomes the jailer's child and its exit is still recorded.
 
 mod adopt;
+pub(crate) mod birth;
 pub(crate) mod create;
 mod destroy;
 mod inspect;
@@ -15,6 +16,7 @@ mod layers;
 mod limits;
 mod mounts;
 mod network;
+mod perform;
 mod receipt;
 pub(crate) use mounts::ids as volume_ids;
 pub(crate) use receipt::mode as mode_name;
@@ -29,10 +31,9 @@ pub(crate) mod watch;
 
 use std::collections::HashSet;
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use lifecycle::spec::SandboxId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -364,7 +365,7 @@ impl Jailer {
         keep.extend(disk.iter().map(|disk| disk.mount.as_raw_fd()));
         sys::close_all_except(&keep);
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            perform(&self.jail, request, reply, fds, Disks { ready: disk, home })
+            perform::perform(&self.jail, request, reply, fds, perform::Disks { ready: disk, home })
         }));
         std::process::exit(if done.is_ok() { 0 } else { 101 })
     }
@@ -467,129 +468,6 @@ impl Jailer {
 fn refuse(reply: &OwnedFd, failure: Failure) {
     // The asker may be gone.
     let _ = wire::send(reply.as_fd(), &Reply::Failed(failure), &[], SendFlags::empty());
-}
-
-/// What a worker has of the stock.
-struct Disks<'a> {
-    /// A ready disk, for a create.
-    ready: Option<Disk>,
-    /// Where it goes in the end.
-    home: BorrowedFd<'a>,
-}
-
-fn perform(jail: &Jail, request: Request, reply: OwnedFd, mut fds: Vec<OwnedFd>, disks: Disks<'_>) {
-    let take = |fds: &mut Vec<OwnedFd>, what: &str| {
-        if fds.is_empty() {
-            return Err(Failure::new(Kind::Refused, format!("the request came without {what}")));
-        }
-        Ok(fds.remove(0))
-    };
-    let done = |result: Result<()>| result.map(|()| Reply::Done);
-    let mut settling = None;
-    let result = match request {
-        Request::Create(plan) => {
-            let order = take(&mut fds, "a boot configuration").and_then(|boot| {
-                let lease = if plan.leased { Some(take(&mut fds, "a lease")?) } else { None };
-                Ok(create::Order {
-                    plan: *plan,
-                    boot: Some(boot),
-                    lease,
-                    disk: disks.ready,
-                    home: disks.home,
-                    seat: None,
-                })
-            });
-            match order {
-                Ok(order) => return create::run(jail, order, reply),
-                Err(failure) => Err(failure),
-            }
-        }
-        Request::Prepare(plan) => {
-            let (disk, home) = (disks.ready, disks.home);
-            let order = create::Order { plan: *plan, boot: None, lease: None, disk, home, seat: None };
-            return create::run(jail, order, reply);
-        }
-        Request::Destroy { id, grace_ms } => {
-            let grace = Duration::from_millis(grace_ms.min(crate::policy::MAX_GRACE_MS));
-            done(destroy::remove(jail, &id, grace))
-        }
-        Request::Pause { id } => done(inspect::pause(jail, &id)),
-        Request::Resume { id } => done(inspect::resume(jail, &id)),
-        Request::Inspect { id } => inspect::inspect(jail, &id).map(|observed| Reply::Observed { observed }),
-        Request::List => inspect::list(jail).map(|ids| Reply::Listed { ids }),
-        Request::Console { id, max_bytes } => match inspect::console(jail, &id, max_bytes) {
-            Ok(memory) => {
-                let _ = wire::send(reply.as_fd(), &Reply::Console, &[memory.as_fd()], SendFlags::empty());
-                return;
-            }
-            Err(failure) => Err(failure),
-        },
-        Request::Unpack { layer, compression } => {
-            take(&mut fds, "a blob").and_then(|blob| layers::unpack(jail, &layer, compression, blob))
-        }
-        Request::HasLayer { layer } => layers::has(jail, &layer),
-        Request::RemoveLayer { layer } => layers::remove(jail, &layer),
-        Request::HostImage => layers::host(jail),
-        Request::StartSession { sandbox, record, spec } => take(&mut fds, "a boot configuration").and_then(|boot| {
-            done(session::start(jail, &session::Order { sandbox, record: *record, spec: *spec, boot }))
-        }),
-        Request::EndSession { sandbox, session } => done(session::end(jail, &sandbox, &session)),
-        Request::Listen { id } => match network::listen(jail, &id) {
-            Ok((sockets, lock)) => {
-                let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
-                // Who does not take them asks again.
-                let _ = wire::send(reply.as_fd(), &Reply::Listening, &fds, SendFlags::empty());
-                drop(sockets);
-                drop(lock);
-                return;
-            }
-            Err(failure) => Err(failure),
-        },
-        Request::Sockets { id } => match network::sockets(jail, &id) {
-            Ok(sockets) => {
-                let fds: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
-                // Who does not take them asks again.
-                let _ = wire::send(reply.as_fd(), &Reply::Sockets, &fds, SendFlags::empty());
-                return;
-            }
-            Err(failure) => Err(failure),
-        },
-        Request::Steer { id, reachable } => network::steer(jail, &id, reachable).map(|open| {
-            settling = Some(open);
-            Reply::Done
-        }),
-        Request::ListSessions { sandbox } => session::list(jail, &sandbox).map(|sessions| Reply::Sessions { sessions }),
-        Request::MakeVolume { name, bytes } => done(make_volume(jail, &name, bytes)),
-        Request::RemoveVolume { name } => {
-            done(volumes::named::remove(&jail.paths, &name, |path| jail.user_ids.remove_tree(path)))
-        }
-        Request::ListVolumes => volumes::named::list(&jail.paths).map(|volumes| Reply::Volumes { volumes }),
-        Request::TakeSnapshot { id, sandbox, found } => {
-            let order = snapshot::Order { id, sandbox, found };
-            snapshot::take(jail, &order, &reply).map(|taken| Reply::Snapshot { taken: Box::new(taken) })
-        }
-        Request::ListSnapshots => match snapshot::list(jail) {
-            Ok(memory) => {
-                let _ = wire::send(reply.as_fd(), &Reply::Snapshots, &[memory.as_fd()], SendFlags::empty());
-                return;
-            }
-            Err(failure) => Err(failure),
-        },
-        Request::RemoveSnapshot { id } => done(snapshot::remove(jail, &id)),
-        Request::Probe => Ok(Reply::Probed(Box::new(probe::probe(jail)))),
-    };
-    let message = result.unwrap_or_else(Reply::Failed);
-    if let Err(errno) = wire::send(reply.as_fd(), &message, &[], SendFlags::empty()) {
-        eprintln!("osb jailer: answer: {errno}");
-    }
-    drop((reply, settling));
-}
-
-fn make_volume(jail: &Jail, name: &str, bytes: Option<u64>) -> Result<()> {
-    if bytes.is_some() && !jail.disk_images {
-        return Err(Failure::new(Kind::Unsupported, "a size limit of a volume cannot be kept on this machine"));
-    }
-    volumes::named::ensure(&jail.paths, name, bytes)
 }
 
 fn prepare_directories(paths: &Paths, config: &JailerConfig) -> Result<()> {

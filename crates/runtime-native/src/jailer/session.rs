@@ -24,7 +24,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, waitpid};
 
 use super::status::StatusReader;
-use super::{Jail, Mode, create};
+use super::{Jail, Mode, birth, create};
 use crate::error::{Context, Failure, Kind, Result};
 use crate::session_init::{self, Birth};
 use crate::session_root;
@@ -289,20 +289,20 @@ fn make(jail: &Jail, order: &Order, home: &Home, directory: &Path) -> Result<()>
     let init = received.and_then(|(_, fds)| fds.into_iter().next());
     let _ = waitpid(Some(builder), WaitOptions::empty());
     let Some(init) = init else {
-        create::await_exec(errors.as_fd(), deadline)?;
+        birth::await_exec(errors.as_fd(), deadline)?;
         return Err(Failure::internal("the process that makes the session ended"));
     };
     let process = number_of(&init).and_then(Process::of);
     let process = process.ok_or_else(|| Failure::internal("the session's first process ended at once"))?;
     state::store(directory, INIT, &process)?;
     rustix::io::write(&ready, b"1").op("let the session go on")?;
-    create::await_exec(errors.as_fd(), deadline)?;
+    birth::await_exec(errors.as_fd(), deadline)?;
     await_ready(StatusReader::new(status), &init, deadline)
 }
 
 fn await_ready(mut status: StatusReader, init: &OwnedFd, deadline: Instant) -> Result<()> {
     while !status.ready() {
-        create::wait(
+        birth::wait(
             &mut [PollFd::from_borrowed_fd(status.as_fd(), PollFlags::IN), PollFd::new(init, PollFlags::IN)],
             deadline,
         )?;
@@ -363,7 +363,7 @@ impl Builder<'_> {
         match sys::fork().op("fork into the sandbox") {
             Ok(Forked::Parent(cloner)) => {
                 let process = pidfd_open(cloner, PidfdFlags::empty()).op("watch the process that clones")?;
-                let ended = create::wait(&mut [PollFd::new(&process, PollFlags::IN)], Instant::now() + CLONE_DEADLINE);
+                let ended = birth::wait(&mut [PollFd::new(&process, PollFlags::IN)], Instant::now() + CLONE_DEADLINE);
                 if ended.is_err() {
                     let _ = pidfd_send_signal(&process, Signal::KILL); // it may have ended meanwhile
                     session_init::set_counters(&counters, b"0")?;
@@ -419,7 +419,7 @@ fn remove(jail: &Jail, sandbox: &SandboxId, session: &SessionId, home: Option<&H
     if let Some(init) = init_of(&directory)? {
         let _ = pidfd_send_signal(&init, Signal::KILL);
         let deadline = Instant::now() + KILL_DEADLINE;
-        create::wait(&mut [PollFd::new(&init, PollFlags::IN)], deadline)
+        birth::wait(&mut [PollFd::new(&init, PollFlags::IN)], deadline)
             .map_err(|_| Failure::internal("processes of the session do not end although they were killed"))?;
     }
     if let Some(home) = home {
@@ -437,7 +437,7 @@ fn remove_written(jail: &Jail, home: &Home, session: &SessionId) -> Result<()> {
     match sys::fork().op("fork a remover")? {
         Forked::Parent(remover) => {
             drop(writer);
-            let removed = create::await_exec(report.as_fd(), Instant::now() + KILL_DEADLINE);
+            let removed = birth::await_exec(report.as_fd(), Instant::now() + KILL_DEADLINE);
             if removed.is_err() {
                 let _ = kill_process(remover, Signal::KILL); // not reaped yet, so the number is its own
             }
@@ -472,7 +472,7 @@ fn init_of(directory: &Path) -> Result<Option<OwnedFd>> {
     let init = known.and_then(|known| known.open());
     let now = Instant::now();
     // One that ended and was not waited for is readable at once.
-    Ok(init.filter(|init| create::wait(&mut [PollFd::new(init, PollFlags::IN)], now).is_err()))
+    Ok(init.filter(|init| birth::wait(&mut [PollFd::new(init, PollFlags::IN)], now).is_err()))
 }
 
 fn names(sessions: &Path) -> Result<Vec<SessionId>> {
