@@ -38,6 +38,14 @@ pub(crate) struct Held {
     id: SnapshotId,
 }
 
+impl Held {
+    /// Keeps the snapshot that will have this id.
+    fn new(app: &Arc<App>, id: &SnapshotId) -> Self {
+        app.forking.set().insert(id.clone());
+        Self { app: app.clone(), id: id.clone() }
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         self.app.forking.set().remove(&self.id);
@@ -45,13 +53,27 @@ impl Drop for Held {
     }
 }
 
-/// Accepts a snapshot of a sandbox and begins to take it; what is returned is its row, and how it will end.
+/// Accepts a snapshot of a sandbox and begins to take it.
 ///
 /// # Errors
 /// The sandbox is neither running nor paused, the name is taken, or there are none here.
 pub(crate) async fn begin(
     app: &Arc<App>,
     sandbox: &Arc<Sandbox>,
+    name: Option<String>,
+) -> Result<SnapshotRow, ApiError> {
+    Ok(accept(app, sandbox, new_id(), name, SnapshotKind::Asked).await?.0)
+}
+
+fn new_id() -> SnapshotId {
+    SnapshotId::parse(&uuid::Uuid::new_v4().hyphenated().to_string()).expect("a UUID is an id")
+}
+
+/// Stores a snapshot's row and begins to take it; what is returned is the row, and how it will end.
+async fn accept(
+    app: &Arc<App>,
+    sandbox: &Arc<Sandbox>,
+    id: SnapshotId,
     name: Option<String>,
     kind: SnapshotKind,
 ) -> Result<(SnapshotRow, tokio::task::JoinHandle<SnapshotRow>), ApiError> {
@@ -62,7 +84,6 @@ pub(crate) async fn begin(
         return Err(ApiError::conflict(code::SNAPSHOT_INVALID_SOURCE_STATE, message));
     }
     let now = app.now();
-    let id = SnapshotId::parse(&uuid::Uuid::new_v4().hyphenated().to_string()).expect("a UUID is an id");
     let row = SnapshotRow {
         id,
         sandbox: sandbox.id().to_string(),
@@ -77,9 +98,6 @@ pub(crate) async fn begin(
         created_at: now,
         taken: None,
     };
-    if kind == SnapshotKind::Fork {
-        app.forking.set().insert(row.id.clone());
-    }
     let (work, sandbox, begun) = (app.clone(), sandbox.clone(), row.clone());
     // Once it is asked for it is done, also when the asker goes.
     let (stored, told) = tokio::sync::oneshot::channel();
@@ -89,10 +107,12 @@ pub(crate) async fn begin(
                 // The asker may have gone.
                 let _ = stored.send(Ok(()));
                 let outcome = sandbox.copy(begun.id.clone()).await;
-                end(&work, begun, outcome).await
+                let ended = end(&work, begun, outcome).await;
+                // Whoever asked for forks may have gone meanwhile.
+                release(&work, &ended.id);
+                ended
             }
             Err(error) => {
-                work.forking.set().remove(&begun.id);
                 // As above.
                 let _ = stored.send(Err(error));
                 begun
@@ -111,8 +131,9 @@ pub(crate) async fn begin(
 /// # Errors
 /// As [`begin`], and why it could not be taken.
 pub(crate) async fn for_forks(app: &Arc<App>, sandbox: &Arc<Sandbox>) -> Result<(Origin, Held), ApiError> {
-    let (row, task) = begin(app, sandbox, None, SnapshotKind::Fork).await?;
-    let held = Held { app: app.clone(), id: row.id };
+    // Before anything of it is there: whoever asked may go at any time.
+    let held = Held::new(app, &new_id());
+    let (_, task) = accept(app, sandbox, held.id.clone(), None, SnapshotKind::Fork).await?;
     let ended = task.await.map_err(|_| ApiError::internal("the sandbox's files were not copied to the end"))?;
     match ended.origin() {
         Some(origin) => Ok((origin, held)),

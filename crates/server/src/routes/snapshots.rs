@@ -16,7 +16,7 @@ use super::query::Query;
 use crate::app::App;
 use crate::errors::ApiError;
 use crate::middleware::Slot;
-use crate::store::{SnapshotFilter, SnapshotKind, SnapshotRow};
+use crate::store::{SnapshotFilter, SnapshotRow};
 use crate::{snapshots, wire};
 
 type Shared = State<Arc<App>>;
@@ -26,7 +26,7 @@ pub(super) async fn create(State(app): Shared, Path(id): Path<String>, Body(body
     let sandbox = app.sandbox(&id)?;
     let request: Option<CreateSnapshotRequest> = if body.is_empty() { None } else { wire::decode(&body)? };
     let name = request.and_then(|request| request.name).map(checked).transpose()?;
-    let (row, _) = snapshots::begin(&app, &sandbox, name, SnapshotKind::Asked).await?;
+    let row = snapshots::begin(&app, &sandbox, name).await?;
     let location = [(header::LOCATION, format!("/v1/snapshots/{}", row.id))];
     Ok((StatusCode::ACCEPTED, location, Json(shown(row))).into_response())
 }

@@ -5,6 +5,9 @@ use lifecycle::fake::Call;
 use lifecycle::runtime::{ErrorKind, Observed};
 use serde_json::{Value, json};
 
+/// How long a caller waits who then goes: long enough for a snapshot to be begun.
+const ASKER_STAYS: std::time::Duration = std::time::Duration::from_millis(500);
+
 async fn running(server: &Server, changes: Value) -> String {
     let id = server.create(changes).await;
     server.reaches(&id, "Running").await;
@@ -250,4 +253,22 @@ async fn a_fork_that_cannot_be_is_refused_before_its_source_stands_still() {
     failed.is(500, "SNAPSHOT::RUNTIME_CREATE_FAILED");
     assert!(failed.message().contains("the disk is full"), "{}", failed.message());
     server.post("/v1/sandboxes/nobody/fork", json!({})).await.is(404, "SANDBOX::SANDBOX_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn a_fork_whose_asker_leaves_keeps_no_copy() {
+    let server = Server::start().await;
+    let source = running(&server, json!({})).await;
+    server.runtime.hold_copies();
+    let path = format!("/v1/sandboxes/{source}/fork");
+    let left = tokio::time::timeout(ASKER_STAYS, server.post(&path, json!({ "count": 2 }))).await;
+    assert!(left.is_err(), "it was answered before the copy was made");
+    server.runtime.release_copies();
+    // Another is taken once that one is done; in the end it is the only one.
+    let path = format!("/v1/sandboxes/{source}/snapshots");
+    server.wait_until(async || server.post(&path, json!({})).await.status == 202).await;
+    let runtime = server.runtime.clone();
+    server.wait_until(async || runtime.snapshots().len() == 1).await;
+    let (kept, asked) = (runtime.snapshots(), ids(&server, "").await);
+    assert_eq!(kept.iter().map(ToString::to_string).collect::<Vec<_>>(), asked);
 }
