@@ -6,8 +6,10 @@
 //! A tree has one text ([`tree`]), and its SHA-256 names the layer. The text of the source is summed up while it is copied;
 //! later the layer is read back from the disk, and both sums must be equal before anybody hears of the snapshot.
 
+mod attribute;
 mod leave_out;
 mod records;
+mod text;
 mod tree;
 
 #[cfg(test)]

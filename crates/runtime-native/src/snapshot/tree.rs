@@ -13,6 +13,8 @@ use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
 use super::LeaveOut;
+use super::attribute::{Attribute, attribute};
+use super::text::{Both, Sum, Text};
 use crate::error::{Failure, Kind, Result};
 
 /// Directories within directories. Each level costs two descriptors here and one when the layer is removed.
@@ -79,33 +81,6 @@ pub(crate) fn read_back(tree: BorrowedFd<'_>) -> Result<([u8; 32], u32, Counts)>
     walk.text.put(FORMAT);
     walk.directory(tree, None)?;
     Ok((walk.text.hash.finalize().into(), walk.text.sum.finalize(), walk.counts))
-}
-
-/// Who takes the text in.
-trait Text {
-    fn put(&mut self, bytes: &[u8]);
-}
-
-/// A sum that is quick enough to be made while a sandbox stands still.
-struct Sum(crc32fast::Hasher);
-
-impl Text for Sum {
-    fn put(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-}
-
-/// That sum, and the hash that names a layer.
-struct Both {
-    sum: crc32fast::Hasher,
-    hash: Sha256,
-}
-
-impl Text for Both {
-    fn put(&mut self, bytes: &[u8]) {
-        self.sum.update(bytes);
-        self.hash.update(bytes);
-    }
 }
 
 struct Walk<'a, T> {
@@ -556,33 +531,4 @@ impl<'a, T: Text> Walk<'a, T> {
 fn times(stat: &Stat) -> Timestamps {
     let at = Timespec { tv_sec: stat.st_mtime, tv_nsec: stat.st_mtime_nsec as _ };
     Timestamps { last_access: at, last_modification: at }
-}
-
-/// What becomes of an extended attribute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Attribute {
-    /// It is copied.
-    Kept,
-    /// It is overlayfs's own and means nothing in a layer.
-    Private,
-    /// It belongs to the host.
-    LeftOut,
-}
-
-/// Names that overlayfs gives to what it remembers; what a sandbox calls so is escaped once more on its disk.
-const OVERLAY: &[u8] = b"user.overlay.";
-
-fn attribute(name: &[u8]) -> Attribute {
-    match name.strip_prefix(OVERLAY) {
-        // That a directory hides the ones below it.
-        Some(b"opaque") => Attribute::Kept,
-        Some(rest) if rest.starts_with(b"overlay.") => Attribute::Kept,
-        Some(_) => Attribute::Private,
-        None if name.starts_with(b"user.") => Attribute::Kept,
-        // Without effect, since every mount of a layer is `nosuid`, but part of what was written.
-        None if matches!(name, b"security.capability" | b"system.posix_acl_access" | b"system.posix_acl_default") => {
-            Attribute::Kept
-        }
-        None => Attribute::LeftOut,
-    }
 }
